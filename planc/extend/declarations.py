@@ -131,6 +131,10 @@ class _Reader:
             known += [f'{option} = "{word}"' for option, words in kind.choices for word in words]
             help = f"write {_listed(known)}" if known else "give only the name"
             self._report(decorator, "an option must be a tuple of plain strings, or one of its words", help)
+        elif taken := [word for _, words in filter(None, options) for word in words if word in kind.reserved]:
+            text = f"planc keeps a value of its own as `{taken[0]}`"
+            help = f"take a keyword-only parameter `{taken[0]}`, which planc passes, and remove the name here"
+            self._report(decorator, text, help)
         elif parameters is not None:
             written, methods = tuple(filter(None, options)), _methods(kind, target)
             place = _place(decorator)
@@ -154,8 +158,14 @@ class _Reader:
         called = f"{name}({', '.join((*own, *passes, '*, ...'))})"
         if len(by_position) != len(passes) or arguments.vararg or arguments.kwarg:
             passed = _listed(passes) if passes else "nothing"
-            text = f"a {kind.word} takes {passed} by position, and all others by name"
+            text = f"{_article(kind.word)} {kind.word} takes {passed} by position, and all others by name"
             self._report(target, text, f"write `def {called}`")
+            return None
+        names = [argument.arg for argument in arguments.kwonlyargs]
+        if missing := [name for name in kind.needs if name not in names]:
+            text = f"{_article(kind.word)} {kind.word} takes `{missing[0]}` by name"
+            listed = ", ".join((*passes, "*", missing[0], "..."))
+            self._report(target, text, f"write `def {target.name}({listed})`")
             return None
         parameters = tuple(_by_name(arguments, without=kind.offers))
         if fixed := [one.name for one in parameters if one.name in kind.varies and not one.is_required]:
@@ -204,6 +214,10 @@ def _wrong_methods(kind: Kind, target: ast.FunctionDef | ast.ClassDef) -> str:
     if unknown:
         return f"`{unknown[0]}` would never be called"
     return "" if _methods(kind, target) else f"`{target.name}` defines none of the methods that planc calls"
+
+
+def _article(word: str) -> str:
+    return "an" if word[0] in "aeiou" else "a"
 
 
 def _by_name(arguments: ast.arguments, *, without: Sequence[str]) -> Iterator[Parameter]:

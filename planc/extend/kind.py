@@ -27,8 +27,12 @@ class Kind:
     offers: tuple[str, ...] = ()
     varies: tuple[str, ...] = ()
     """Keyword-only parameters of which the plan gives a first value and planc, later, others: no defaults."""
+    needs: tuple[str, ...] = ()
+    """Keyword-only parameters that it must have."""
     options: tuple[str, ...] = ()
     """The arguments that the decorator takes after the name: tuples of strings."""
+    reserved: tuple[str, ...] = ()
+    """Offers whose names the decorator's options can't hold: planc keeps a value under each."""
     choices: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """More arguments that it takes after the name, with their values: strings."""
     methods: tuple[str, ...] = ()

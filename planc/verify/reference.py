@@ -373,7 +373,9 @@ def factor(recipe: Recipe, *, step: int) -> float:
         known = {
             name: value for name, value in offered.items() if name in inspect.signature(function).parameters
         }
-        return float(function(step, **known, **arguments_of(schedule.extension)))
+        # LambdaLR asks for the step after the last too, which the function need not know.
+        asked = min(step, recipe.total_steps)
+        return float(function(asked, **known, **arguments_of(schedule.extension)))
     warmup = schedule.warmup
     assert isinstance(warmup, int), "a recipe counts steps"
     if step <= warmup:

@@ -13,8 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, log_softmax
 
+from planc.extend.reference import Extension
+from planc.runtime.errors import RunError
 from planc.runtime.torch.extensions.loss import try_loss
-from planc.runtime.torch.extensions.trials import RefusedError
+from planc.runtime.torch.extensions.trials import RefusedError, with_place
+from planc.source import Span
 from tests.dist.pool import RankError, run_ranks
 from tests.parity.cases import ALL_8, TP2_DP2, Case, compile_case, make_workspace
 from tests.parity.compare import parity
@@ -138,6 +141,15 @@ def of_probabilities(logits: Tensor, labels: Tensor) -> Tensor:
     return -of_label.log()
 
 
+def learned() -> Callable[..., Tensor]:
+    scale = torch.nn.Parameter(torch.ones(()))
+
+    def loss(logits: Tensor, labels: Tensor) -> Tensor:
+        return cross_entropy(logits * scale, labels, reduction="none")
+
+    return loss
+
+
 WRONG: list[tuple[Callable[..., Any], str]] = [
     (mean_in_it, "returns one value for all tokens"),
     (by_the_batch, "depending on which tokens it sees together"),
@@ -146,6 +158,7 @@ WRONG: list[tuple[Callable[..., Any], str]] = [
     (drawn, "gives other values for the same tokens"),
     (annealed(), "gives other values for the same tokens"),
     (hard, "returns values that have no gradient"),
+    (learned(), "has a parameter of its own, which no optimizer would train"),
     (in_place, "changes the tensors that it is given"),
     (of_probabilities, "has a NaN or inf value"),
 ]
@@ -155,3 +168,36 @@ WRONG: list[tuple[Callable[..., Any], str]] = [
 def test_a_wrong_loss_is_refused_with_the_reason(function: Callable[..., Any], reason: str) -> None:
     with pytest.raises(RefusedError, match=reason):
         try_loss(function, {}, vocab_size=257, dtype=torch.float32, device=torch.device("cpu"))
+
+
+def test_a_table_without_the_last_label_fails_in_the_trial() -> None:
+    weights = torch.ones(256)
+
+    def weighted(logits: Tensor, labels: Tensor) -> Tensor:
+        return cross_entropy(logits, labels, reduction="none") * weights[labels]
+
+    with pytest.raises(IndexError, match="256 is out of bounds"):
+        try_loss(weighted, {}, vocab_size=257, dtype=torch.float32, device=torch.device("cpu"))
+
+
+def test_a_fault_in_a_step_names_the_file_the_line_and_what_the_plan_calls() -> None:
+    def raises(logits: Tensor, labels: Tensor) -> Tensor:
+        raise KeyError("weights")
+
+    extension = Extension(entry="late", kind="loss", file=Path(__file__).name, digest="0" * 64, arguments=())
+    span = Span("x.plan", 1, 1, 1, 6)
+    with pytest.raises(RunError, match=r"the loss `late` of \S+\.py fails: \S+\.py:\d+: KeyError") as caught:
+        with_place(raises, extension, span=span)(torch.ones(1), torch.ones(1))
+    assert caught.value.span == span
+
+
+def test_a_lack_of_memory_in_own_code_is_still_one() -> None:
+    def raises() -> None:
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        with_place(
+            raises,
+            Extension(entry="late", kind="loss", file="x.py", digest="0" * 64, arguments=()),
+            span=None,
+        )()

@@ -131,9 +131,20 @@ def divided(parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], *, lr
     parameter.sub_(gradient / state["momentum"], alpha=lr)
 
 
+def remembered() -> Callable[..., None]:
+    momentum: dict[Tensor, Tensor] = {}
+
+    def update(parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], *, lr: float) -> None:
+        kept = momentum.setdefault(parameter, torch.zeros_like(parameter))
+        parameter.sub_(kept.mul_(0.9).add_(gradient), alpha=lr)
+
+    return update
+
+
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
+        (remembered(), "remembers something by the tensor that it is given"),
         (drawn, "gives another update for the same gradients"),
         (returned, "leaves the parameter as it was"),
         (replaced, "replaces a tensor of `state`"),
@@ -145,6 +156,43 @@ def divided(parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], *, lr
 def test_a_wrong_optimizer_is_refused_with_the_reason(function: Callable[..., Any], reason: str) -> None:
     with pytest.raises(RefusedError, match=reason):
         try_update(function, {}, ("momentum",))
+
+
+def lion_like(parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], *, lr: float) -> None:
+    parameter.sub_(state["momentum"].mul_(0.9).add_(gradient).sign(), alpha=lr)
+
+
+def plain(parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], *, lr: float) -> None:
+    parameter.sub_(gradient, alpha=lr)
+
+
+def adam_like(parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], *, lr: float) -> None:
+    square = state["momentum"].lerp_(gradient.square(), 0.01)
+    parameter.sub_(gradient / (square.sqrt() + 1e-8), alpha=lr)
+
+
+def held_if_small(parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], *, lr: float) -> None:
+    parameter.sub_(gradient * (gradient.norm() / 0.1).clamp(max=1), alpha=lr)
+
+
+def held_if_large(parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], *, lr: float) -> None:
+    parameter.sub_(gradient * (100 / gradient.norm()).clamp(max=1), alpha=lr)
+
+
+def of_vectors(parameter: Tensor, gradient: Tensor, state: dict[str, Tensor], *, lr: float) -> None:
+    parameter.sub_(gradient / gradient.norm() if gradient.ndim == 1 else gradient, alpha=lr)
+
+
+@pytest.mark.parametrize("function", [lion_like, plain, adam_like])
+def test_an_update_of_each_element_is_shown_to_be_one(function: Callable[..., Any]) -> None:
+    (_, is_elementwise), _ = try_update(function, {}, ("momentum",))
+    assert is_elementwise
+
+
+@pytest.mark.parametrize("function", [held_if_small, held_if_large, of_vectors])
+def test_an_update_that_looks_at_whole_tensors_at_times_is_found(function: Callable[..., Any]) -> None:
+    (_, is_elementwise), _ = try_update(function, {}, ("momentum",))
+    assert not is_elementwise
 
 
 def counted() -> Callable[[int], float]:
@@ -169,3 +217,14 @@ def counted() -> Callable[[int], float]:
 def test_a_wrong_schedule_is_refused_with_the_reason(function: Callable[..., Any], reason: str) -> None:
     with pytest.raises(RefusedError, match=reason):
         try_schedule(function, {}, num_steps=10)
+
+
+def test_a_schedule_is_asked_for_the_steps_of_the_run_only() -> None:
+    def factor(step: int, *, num_steps: int) -> float:
+        assert 1 <= step <= num_steps
+        return 1 - step / num_steps
+
+    (schedule, factors), shown = try_schedule(factor, {}, num_steps=4)
+    assert factors == (0.75, 0.5, 0.25, 0.0)
+    assert schedule.factor(5) == 0.0, "the rate that is set as the last step ends"
+    assert shown[1] == "0 to 0.75 times the peak learning rate"

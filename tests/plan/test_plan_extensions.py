@@ -6,6 +6,8 @@ import hashlib
 
 import pytest
 
+from planc.extend import KINDS
+from planc.extend.declarations import read_declarations
 from planc.extend.reference import Extension
 from planc.plan import codes
 from planc.plan.blocks import BLOCKS
@@ -165,3 +167,25 @@ def test_an_argument_of_own_code_is_set_alone() -> None:
     other, _ = parse_override(SourceFile("--set", "train.loss.alpha=0.5"), kind="set")
     assert other is not None
     assert fault(using("focal"), overrides=(other,)).code is codes.UNKNOWN_TARGET
+
+
+OPTIMIZERS = """\
+from planc.extend import optimizer
+
+
+@optimizer("plain", state=("momentum",))
+def plain(parameter, gradient, state, *, lr, step): ...
+"""
+OPTIMIZER_FAULTS = [
+    ("*, lr, step", "*, rate: float = 1e-3, step", "an optimizer takes `lr` by name", "state, *, lr, ...)`"),
+    ('("momentum",)', '("momentum", "step")', "a value of its own as `step`", "parameter `step`"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "text", "help"), OPTIMIZER_FAULTS)
+def test_an_optimizer_takes_the_rate_and_leaves_the_count_of_steps(
+    old: str, new: str, text: str, help: str
+) -> None:
+    assert not read_declarations(OPTIMIZERS, kinds=KINDS)[1]
+    _, (problem,) = read_declarations(OPTIMIZERS.replace(old, new), kinds=KINDS)
+    assert text in problem.text and help in problem.help

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from planc.graph.ops import LoadLoss
 from planc.runtime.data.packing import IGNORED_LABEL
 from planc.runtime.extensions import arguments_of, load_extension
 from planc.runtime.torch.agreement.agree import agreed
-from planc.runtime.torch.extensions.trials import RefusedError, tried
+from planc.runtime.torch.extensions.trials import RefusedError, tried, with_place
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.state import LocalBatch
 
@@ -77,7 +77,8 @@ def load_loss(run: Run, op: LoadLoss) -> OwnLoss:
         dtype=dtype,
         device=device,
     )
-    return tried(run, op.extension, trial)
+    own = tried(run, op.extension, trial)
+    return replace(own, function=with_place(own.function, op.extension, span=op.span))
 
 
 def try_loss(
@@ -106,6 +107,19 @@ def try_loss(
     return OwnLoss(trial.function, offers), shown
 
 
+def _leaves(values: Tensor) -> Iterator[Tensor]:
+    """The tensors that a backward of the values would give gradients to."""
+    waiting, seen = [values.grad_fn], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            yield node.variable
+        waiting += [before for before, _ in node.next_functions]
+
+
 class _Trial:
     """Made-up tokens: logits drawn at random, every label another."""
 
@@ -127,7 +141,10 @@ class _Trial:
             else torch.arange(_TOKENS, device=device)
             for name in offers
         }
-        self.labels = torch.randint(vocab_size, (_TOKENS,), generator=generator).to(device)
+        labels = torch.randint(vocab_size, (_TOKENS,), generator=generator)
+        # What is looked up by a label must have an entry for the last.
+        labels[0], labels[1] = vocab_size - 1, 0
+        self.labels = labels.to(device)
         self.expected = torch.empty(0)
 
     def of(
@@ -164,6 +181,11 @@ class _Trial:
             raise RefusedError(
                 "returns values that have no gradient",
                 "compute the values from the logits, without `.detach()`",
+            )
+        if any(leaf is not logits for leaf in _leaves(values)):
+            raise RefusedError(
+                "has a parameter of its own, which no optimizer would train",
+                "give the value as an argument in the plan, or make the parameter a part of a model class",
             )
         (gradient,) = torch.autograd.grad(values.sum(), logits)
         for tensor, name in ((values, "value"), (gradient, "gradient")):

@@ -23,7 +23,7 @@ from planc.optimizers.own import OwnOptimizer as Settings
 from planc.runtime.errors import RunError
 from planc.runtime.extensions import arguments_of, load_extension
 from planc.runtime.torch import private
-from planc.runtime.torch.extensions.trials import RefusedError, tried
+from planc.runtime.torch.extensions.trials import RefusedError, tried, with_place
 from planc.runtime.torch.parallel.by_parameter import ByParameter
 from planc.runtime.torch.parallel.local_parts import kept_like, local_of
 from planc.runtime.torch.run import Run
@@ -37,8 +37,13 @@ _CUTS = (
     (slice(4, 5), slice(5, 6)),
 )
 """Parts of the matrix of a trial: by rows, by columns, and a single element."""
+_VECTOR_CUTS = ((slice(0, 2),), (slice(2, None),), (slice(5, 6),))
+_SCALES = ((1.0, 1.0), (1e-2, 1e-3), (1.0, 1e3))
+"""Scales of weights and gradients: an update may look at a norm only if it is small, or only if large."""
 _TOLERANCE = 1e-5
 """Relative to the largest change: a kernel may compute the last elements of a tensor otherwise."""
+_ROUNDINGS = 4
+"""Roundings of a weight in the steps of a trial, which a small change can be as small as."""
 
 Update = Callable[[Tensor, Tensor, dict[str, Tensor], float, float, int], object]
 """Updates a parameter by its gradient and state, with lr, weight decay and the number of the update."""
@@ -84,6 +89,7 @@ def own_optimizer(
     with private.without_modes(), torch.random.fork_rng():
         trial = partial(try_update, function, arguments_of(extension), settings.state)
         update, is_elementwise = tried(run, extension, trial)
+    update = with_place(update, extension, span=op.span)
     if not _takes(function, "weight_decay") and any(group.weight_decay for group in op.groups):
         raise RunError(
             f"the optimizer `{extension.entry}` takes no `weight_decay`, and the plan sets one",
@@ -133,7 +139,7 @@ def try_update(
     update = update_of(function, arguments)
     trial = _Trial(update, state)
     torch.manual_seed(0)
-    whole = trial.trained(slice(None), slice(None))
+    whole = trial.trained()
     if not whole.isfinite().all():
         raise RefusedError(
             "makes weights NaN or inf, for ordinary gradients", "add a small number to each divisor"
@@ -143,36 +149,65 @@ def try_update(
             "leaves the parameter as it was", "change it in place, as by `parameter.sub_(lr * gradient)`"
         )
     torch.manual_seed(1)
-    if not torch.equal(trial.trained(slice(None), slice(None)), whole):
+    if not torch.equal(trial.trained(), whole):
         raise RefusedError(
             "gives another update for the same gradients",
             "compute it from the arguments and `state` alone: no random numbers, nothing kept elsewhere",
         )
-    limit = _TOLERANCE * (whole - trial.start).abs().max()
-    is_elementwise = all(((trial.trained(*cut) - whole[cut]).abs() <= limit).all() for cut in _CUTS)
+    if not torch.equal(trial.trained(in_one_tensor=True), whole):
+        raise RefusedError(
+            "remembers something by the tensor that it is given",
+            "keep it in `state`: each call gets another tensor object, and checkpoints hold `state` only",
+        )
+    is_elementwise = all(
+        _is_elementwise(_Trial(update, state, shape=shape, weights=weights, gradients=gradients), cuts)
+        for weights, gradients in _SCALES
+        for shape, cuts in ((_SHAPE, _CUTS), (_SHAPE[1:], _VECTOR_CUTS))
+    )
     shown = "each element by itself: any mesh can shard its tensors" if is_elementwise else "whole tensors"
     return (update, is_elementwise), (f"updates {shown}", "the same each time")
 
 
-class _Trial:
-    """A matrix, with a gradient for each of some steps."""
+def _is_elementwise(trial: _Trial, cuts: Iterable[tuple[slice, ...]]) -> bool:
+    """Whether each part of the tensor gets the same update alone as in the whole."""
+    whole = trial.trained()
+    rounding = _ROUNDINGS * torch.finfo(whole.dtype).eps * trial.start.abs().max()
+    limit = torch.maximum(_TOLERANCE * (whole - trial.start).abs().max(), rounding)
+    return all(((trial.trained(*cut) - whole[cut]).abs() <= limit).all() for cut in cuts)
 
-    def __init__(self, update: Update, names: tuple[str, ...]) -> None:
+
+class _Trial:
+    """A tensor, with a gradient for each of some steps."""
+
+    def __init__(
+        self,
+        update: Update,
+        names: tuple[str, ...],
+        *,
+        shape: tuple[int, ...] = _SHAPE,
+        weights: float = 1.0,
+        gradients: float = 1.0,
+    ) -> None:
         generator = torch.Generator().manual_seed(0)
         self.update = update
         self.names = names
-        self.start = torch.randn(_SHAPE, generator=generator)
-        self.gradients = [torch.randn(_SHAPE, generator=generator) for _ in range(_NUM_STEPS)]
+        self.start = weights * torch.randn(shape, generator=generator)
+        self.gradients = [gradients * torch.randn(shape, generator=generator) for _ in range(_NUM_STEPS)]
 
-    def trained(self, rows: slice, columns: slice) -> Tensor:
-        """A part of the matrix after all steps, with nothing but that part in sight."""
-        parameter = self.start[rows, columns].clone()
+    def trained(self, *part: slice, in_one_tensor: bool = False) -> Tensor:
+        """A part of the tensor after all steps, with nothing but that part in sight.
+
+        As in a run, each call gets another tensor object with the same memory, unless `in_one_tensor`.
+        """
+        parameter = self.start[part].clone()
+        # All are kept: an object may otherwise have the identity of an earlier one.
+        objects = [parameter if in_one_tensor else parameter.detach() for _ in self.gradients]
         kept = {name: torch.zeros_like(parameter) for name in self.names}
         with torch.no_grad():
-            for step, gradient in enumerate(self.gradients, start=1):
-                given = dict(kept)
-                self.update(parameter, gradient[rows, columns].clone(), given, 1e-2, 0.1, step)
-                if given.keys() != kept.keys() or any(given[name] is not kept[name] for name in kept):
+            for step, (given, gradient) in enumerate(zip(objects, self.gradients, strict=True), start=1):
+                state = dict(kept)
+                self.update(given, gradient[part].clone(), state, 1e-2, 0.1, step)
+                if state.keys() != kept.keys() or any(state[name] is not kept[name] for name in kept):
                     raise RefusedError(
                         "replaces a tensor of `state`, or adds one",
                         "name all in the decorator's `state`, and change them: `state[name].copy_(...)`",

@@ -43,8 +43,7 @@ def try_schedule(
     """The schedule with its factors at the steps that were tried, and what was shown of it."""
     offered = {"num_steps": num_steps} if "num_steps" in inspect.signature(function).parameters else {}
     called = partial(function, **offered, **arguments)
-    # The step after the last has a rate too: it is set when the last one ends.
-    steps = [*range(1, num_steps + 1, max(1, num_steps // _MAX_TRIED)), num_steps + 1]
+    steps = [*range(1, num_steps, max(1, num_steps // _MAX_TRIED)), num_steps]
     values = [called(step) for step in steps]
     for step, value in zip(steps, values, strict=True):
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -56,5 +55,7 @@ def try_schedule(
             "gives another factor for the same step",
             "compute it from the step and the arguments alone: a resumed run asks for later steps only",
         )
-    own = OwnSchedule(lambda step: float(called(step)))
-    return (own, tuple(map(float, values))), ("depends on the step alone", "finite and never negative")
+    # A rate is also set when the last step ends. No update takes it, and the function need not have one.
+    own = OwnSchedule(lambda step: float(called(min(step, num_steps))))
+    span = f"{min(values):.3g} to {max(values):.3g} times the peak learning rate"
+    return (own, tuple(map(float, values))), ("depends on the step alone", span)

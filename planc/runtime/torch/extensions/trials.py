@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 from planc.extend.reference import Extension
-from planc.runtime.errors import STOPS, RunError
+from planc.runtime.errors import STOPS, ExitCode, RunError
 from planc.runtime.extensions import fault_of
+from planc.runtime.failures import exit_code
 from planc.runtime.torch.run import Run
+from planc.source import Span
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -50,3 +54,25 @@ def result_and_note(extension: Extension, trial: Callable[[], tuple[T, tuple[str
     except BaseException as error:
         raise RunError(f"{what} fails: {fault_of(error, file=extension.file)}") from error
     return result, f"{what}: {', '.join(shown)}"
+
+
+def with_place(function: Callable[P, T], extension: Extension, *, span: Span | None) -> Callable[P, T]:
+    """The function, whose faults in a step name its file, its line and the plan's line.
+
+    A lack of memory and lost peers keep the errors that they have.
+    """
+
+    @wraps(function)
+    def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except (*STOPS, RunError):
+            raise
+        except BaseException as error:
+            if exit_code(error) is not ExitCode.INTERNAL:
+                raise
+            fault = fault_of(error, file=extension.file)
+            text = f"the {extension.kind} `{extension.entry}` of {extension.file} fails: {fault}"
+            raise RunError(text, span=span, is_shared=False) from error
+
+    return called
