@@ -209,11 +209,23 @@ def _wrong_methods(kind: Kind, target: ast.FunctionDef | ast.ClassDef) -> str:
     """The reason that a declaration has other methods than its kind; empty if it does not."""
     if isinstance(target, ast.FunctionDef):
         return "" if kind.passes else f"a {kind.word} is a class"
-    defined = [part.name for part in target.body if isinstance(part, ast.FunctionDef)]
-    unknown = [name for name in defined if name.startswith("on_") and name not in kind.methods]
+    defined = [part for part in target.body if isinstance(part, ast.FunctionDef)]
+    unknown = [part.name for part in defined if part.name.startswith("on_") and part.name not in kind.methods]
     if unknown:
         return f"`{unknown[0]}` would never be called"
-    return "" if _methods(kind, target) else f"`{target.name}` defines none of the methods that planc calls"
+    if not _methods(kind, target):
+        return f"`{target.name}` defines none of the methods that planc calls"
+    wrong = [part.name for part in defined if part.name in kind.methods and not _takes_one(part)]
+    return f"`{wrong[0]}` must take `self` and one argument" if wrong else ""
+
+
+def _takes_one(method: ast.FunctionDef) -> bool:
+    """Whether a method can be called with one argument; one with a decorator of its own may be."""
+    arguments = method.args
+    by_position = len(arguments.posonlyargs) + len(arguments.args)
+    needed = by_position - len(arguments.defaults)
+    is_fit = needed <= 2 and (by_position >= 2 or arguments.vararg is not None)
+    return bool(method.decorator_list) or (is_fit and None not in arguments.kw_defaults)
 
 
 def _article(word: str) -> str:

@@ -206,6 +206,8 @@ def norm(step, *, parameter: str): ...
 FAULTS = [
     ('ranks="all"', 'ranks="some"', "one of its words", '`ranks = "zero"` and `ranks = "all"`'),
     ("on_step", "on_stop", "`on_stop` would never be called", "`on_gradients`, `on_step`"),
+    ("on_step(self, step)", "on_step(self)", "`on_step` must take `self` and one", "the methods are"),
+    ("on_end(self, end)", "on_end(self, end, loss)", "`on_end` must take `self` and one", "the methods are"),
     ("    def on_step(self, step): ...\n    def on_end(self, end): ...\n", "", "defines none", "on_start"),
     ("class Stops:", "def stops(step): ...\nclass Stops:", "a callback is a class", "the methods are"),
     ("(self, *, steps", "(self, steps", "takes nothing by position", "write `def __init__(self, *, ...)`"),
