@@ -45,9 +45,9 @@ def practice_of(purpose: Purpose, num_parameters: int) -> Practice:
     recipe = recipe_of(purpose)
     rate, tokens = _for(recipe.rates, num_parameters), _for(recipe.tokens, num_parameters)
     number, reason = rate.number, f"The peak of {rate.source}."
-    if recipe.rate_divisor_source:
-        number = float(f"{rate.number / recipe.rate_divisor:.1e}")
-        reason = f"A third of the peak of pretraining ({rate.source}), as {recipe.rate_divisor_source}."
+    if recipe.third_source:
+        number = float(f"{rate.number / 3:.1e}")
+        reason = f"A third of the peak of pretraining ({rate.source}), as {recipe.third_source}."
     return Practice(number, reason, int(tokens.number), f"As {tokens.source}.", recipe)
 
 

@@ -62,8 +62,8 @@ class Recipe:
     decay_reason: str = ""
     end_source: str = ""
     """Whose schedule it is."""
-    rate_divisor: int = 1
-    rate_divisor_source: str = ""
+    third_source: str = ""
+    """Whose peak is a third of `rates`; empty where they are the peaks."""
     sequences_per_row: int = 1
 
 
@@ -128,8 +128,7 @@ _RECIPES: Mapping[Purpose, Recipe] = {
     Purpose.CONTINUE: replace(
         _PRETRAINED,
         # 1e-4 for 7B, 5e-5 for 34B.
-        rate_divisor=3,
-        rate_divisor_source="Llemma",
+        third_source="Llemma",
         warmup=Warmup("Llemma", most_steps=500),
         passes=1,
     ),

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from planc.api import Checked
 from planc.cli.support.arguments import unknown_device
-from planc.cli.support.data_files import DataFiles, data_files, default_data
+from planc.cli.support.data_files import DataFiles, counted, data_files, default_data
 from planc.cli.support.deep import read_data
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError, needs
-from planc.cli.support.first_notes import missing, scarce
+from planc.cli.support.first_notes import missing_files, scarce_data
 from planc.cli.support.next_commands import next_commands
 from planc.cli.support.purposes import LISTED, purpose_of, require_task
 from planc.cli.support.questions import ask, can_ask
@@ -132,7 +132,7 @@ def run(arguments: Namespace) -> int:
     model = named_model(arguments.model, folder=output.parent)
     _complete(arguments, output.parent)
     purpose = Purpose(arguments.purpose)
-    data = data_files(arguments.data, folder=output.parent, purpose=purpose)
+    data = counted(data_files(arguments.data, folder=output.parent, purpose=purpose))
     classes = _classes(purpose, data)
     inventory = model.inventory(classes)
     require_task(inventory, purpose)
@@ -152,7 +152,7 @@ def run(arguments: Namespace) -> int:
     for path in model.write(output.parent):
         print(f"planc: wrote {path}", file=sys.stderr)
     print(f"planc: wrote {output}, which passed `check`", file=sys.stderr)
-    notes = (*missing(model, brief, tokenizer, data), *scarce(written.checked, brief, data))
+    notes = (*missing_files(model, brief, tokenizer, data), *scarce_data(written.checked, brief, data))
     for note in (
         *notes,
         *(diagnostic.primary.text for diagnostic in checked.diagnostics if diagnostic.code is QUESTIONABLE),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -57,15 +58,23 @@ _MOST_BYTES = 2**30
 
 @record
 class DataFiles:
-    """The call of a source as a plan writes it, the number of files now, their size, and their classes."""
+    """The call of a source as a plan writes it, the files now, their size, and their classes."""
 
     call: str
-    num_files: int
+    paths: tuple[Path, ...] = ()
     size: DataSize = DataSize()
+    has_rows: bool = False
+    """Whether the length of a run is counted in rows."""
+    label: str = ""
+    """The key of a row's classes; empty for rows without."""
     is_rendered: bool = False
     """Whether a chat template renders the rows."""
     num_classes: int = 0
     class_names: tuple[str, ...] = ()
+
+    @property
+    def num_files(self) -> int:
+        return len(self.paths)
 
 
 def default_data(folder: Path, *, purpose: Purpose) -> str:
@@ -87,20 +96,20 @@ def data_files(text: str, *, folder: Path, purpose: Purpose) -> DataFiles:
             raise UsageError(f"{_STDLIB} has no chats: name JSON-lines files with messages")
         if rows is not Rows.TEXTS:
             raise UsageError(f"{_STDLIB} has texts alone: name JSON-lines files for `{rows.call}(...)`")
-        return DataFiles(f"{_STDLIB}()", 0)
+        return DataFiles(f"{_STDLIB}()")
     if '"' in text or "\n" in text:
         raise UsageError(f"`{text}`: a plan can't write this path")
     if Path(text).is_dir():
         text = default_data_of(Path(text), rows)
-    paths = [*_matches(text)]
+    paths = tuple(_matches(text))
     suffix, known = Path(without_compression(text)).suffix, _known(rows)
     if suffix not in known:
         raise UsageError(f"`{text}` ends in none of {', '.join(known)}: name files such as data/*{known[0]}")
     written = quoted(Path(os.path.relpath(text, folder)).as_posix())
-    num_bytes = sum(path.stat().st_size for path in paths)
+    size = DataSize(sum(path.stat().st_size for path in paths))
     if rows not in _KEYS:
         call_of_texts = _texts(written, suffix, rows, paths)
-        return DataFiles(call_of_texts, len(paths), DataSize(num_bytes), is_rendered=rows.has_messages)
+        return DataFiles(call_of_texts, paths, size, is_rendered=rows.has_messages)
     row = _first(paths[0]) if paths else {}
     keys, others = _keys(paths[0], row, rows) if paths else ({}, ())
     arguments = [f"{name} = {quoted(key)}" for name, key in keys.items() if key != _UNSAID.get(name)]
@@ -109,11 +118,24 @@ def data_files(text: str, *, folder: Path, purpose: Purpose) -> DataFiles:
         arguments.append("template = none")
     if others and rows in _READ:
         arguments.append(f"ignore = [{', '.join(map(quoted, others))}]")
+    if "label" in _KEYS[rows] and not paths:
+        raise UsageError("the classes are those of the rows: name files that are there with --data")
     source = call(rows.call, [written, *arguments])
-    if "label" in _KEYS[rows]:
-        return _labeled(source, paths, num_bytes, keys)
-    num_rows = _MOST_ROWS if num_bytes > _MOST_BYTES else sum(1 for _ in islice(_rows(paths), _MOST_ROWS))
-    return DataFiles(source, len(paths), DataSize(num_bytes, num_rows), is_rendered)
+    return DataFiles(source, paths, size, True, keys.get("label", ""), is_rendered)
+
+
+def counted(data: DataFiles) -> DataFiles:
+    """The files with the number of their rows and their classes, up to a limit of rows.
+
+    UsageError for labels that no classes follow from.
+    """
+    if data.label:
+        return _labeled(data)
+    if not data.has_rows:
+        return data
+    is_large = data.size.num_bytes > _MOST_BYTES
+    num_rows = _MOST_ROWS if is_large else sum(1 for _ in islice(_rows(data.paths), _MOST_ROWS))
+    return replace(data, size=replace(data.size, num_rows=num_rows))
 
 
 def default_data_of(directory: Path, rows: Rows) -> str:
@@ -204,28 +226,25 @@ def _keys(path: Path, row: Mapping[str, object], rows: Rows) -> tuple[dict[str, 
     return keys, tuple(key for key in row if key not in read)
 
 
-def _labeled(source: str, paths: Sequence[Path], num_bytes: int, keys: Mapping[str, str]) -> DataFiles:
-    """The source with the classes of its rows. UsageError for labels that no classes follow from."""
-    if not paths:
-        raise UsageError("the classes are those of the rows: name files that are there with --data")
+def _labeled(data: DataFiles) -> DataFiles:
     labels: set[object] = set()
     num_rows = 0
-    for row in islice(_rows(paths), _MOST_LABELED):
+    for row in islice(_rows(data.paths), _MOST_LABELED):
         num_rows += 1
-        label = row.get(keys["label"])
+        label = row.get(data.label)
         labels.update(label if isinstance(label, list) else [label])
-    size = DataSize(num_bytes, num_rows)
+    size, path = replace(data.size, num_rows=num_rows), data.paths[0]
     has_names = all(isinstance(label, str) for label in labels)
     if labels == {0} or (has_names and len(labels) == 1):
-        raise UsageError(f"{paths[0]}: all rows have the class `{labels.pop()}` under `{keys['label']}`")
+        raise UsageError(f"{path}: all rows have the class `{labels.pop()}` under `{data.label}`")
     if has_names:
         names = tuple(sorted(str(label) for label in labels))
-        return DataFiles(source, len(paths), size, num_classes=len(names), class_names=names)
+        return replace(data, size=size, num_classes=len(names), class_names=names)
     numbers = [label for label in labels if isinstance(label, int) and not isinstance(label, bool)]
     if len(numbers) < len(labels) or min(numbers) < 0:
         odd = next(label for label in labels if label not in numbers or label == min(numbers))
         raise UsageError(
-            f"{paths[0]}: the labels under `{keys['label']}` are neither all names nor all numbers from 0 "
-            f"on: `{odd}`"
+            f"{path}: the labels under `{data.label}` are neither all names nor all numbers from 0 on: "
+            f"`{odd}`"
         )
-    return DataFiles(source, len(paths), size, num_classes=max(numbers) + 1)
+    return replace(data, size=size, num_classes=max(numbers) + 1)

@@ -12,7 +12,7 @@ from planc.first_plan.brief import Brief
 from planc.plan.facts import tokens_per_step
 
 
-def missing(model: NamedModel, brief: Brief, tokenizer: Path | None, data: DataFiles) -> Iterator[str]:
+def missing_files(model: NamedModel, brief: Brief, tokenizer: Path | None, data: DataFiles) -> Iterator[str]:
     """Yield what a run needs that is not there yet."""
     if not brief.purpose.has_new_weights and not model.has_weights():
         yield f"{model.files} has no .safetensors: a run reads the weights from there"
@@ -22,7 +22,7 @@ def missing(model: NamedModel, brief: Brief, tokenizer: Path | None, data: DataF
         yield f"no file matches {data.call}: put data there"
 
 
-def scarce(checked: Checked, brief: Brief, data: DataFiles) -> Iterator[str]:
+def scarce_data(checked: Checked, brief: Brief, data: DataFiles) -> Iterator[str]:
     """A step that takes more than the data have."""
     if checked.bound is None or not data.num_files:
         return
