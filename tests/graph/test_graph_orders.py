@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from planc.graph.verify import verify
-from tests.graph.orders import PLANS, Plan, orders, tally
+from tests.graph.orders import PLANS, Plan, orders, tally, trained
 from tests.parity.cases import Case
 
 UNORDERED = ("schedule.step", "log", "replicas.compare", "evaluate", "profile.start", "profile.stop")
@@ -30,3 +30,13 @@ def test_steps_in_accepted_orders_train_equal(workspace: Path) -> None:
     )
     assert found.accepted > 0
     assert found.unequal == ()
+
+
+def test_a_log_before_the_step_of_the_optimizer_keeps_the_count_of_collectives(
+    workspace: Path, tmp_path: Path
+) -> None:
+    """Both ops end a count of collectives of their own; a step's was lost where the log came first."""
+    graph = PLANS["FSDP + TP"].graph(workspace)
+    before = next(other for what, other in orders(graph) if what == "step: log from 7 to 5")
+    assert verify(before) == ()
+    assert trained(before, workspace, tmp_path / "before") == trained(graph, workspace, tmp_path / "own")

@@ -86,7 +86,6 @@ class FirstStep:
         sent = self._sent(run, op)
         if self.predicted is not None:
             own = differences(rank, self.predicted.get(op.name, {}), sent)
-        self._recorders.clear()
         is_different = torch.tensor(int(own.in_number != () or own.in_size != ()), device=run.device)
         dist.all_reduce(is_different, op=dist.ReduceOp.MAX)
         if not is_different.item():
@@ -104,12 +103,17 @@ class FirstStep:
         )
 
     def _sent(self, run: Run, ending: Op) -> Sent:
-        """This rank's collectives in groups of several ranks, of the count that an op ends."""
+        """This rank's collectives in groups of several ranks, of the count that an op ends.
+
+        A step's count is without the ops that have a count of their own, which may come before its end.
+        """
         groups = groups_of(run.graph, rank=run.launch.rank)
+        rare = {op.name for op in run.graph.step if isinstance(op, _RARE)}
+        counted = {ending.name} if ending.name in rare else self._recorders.keys() - rare
         return {
             (op, kind, (*groups.get(ranks, map(str, ranks)),), num_bytes): count
             for op, recorder in self._recorders.items()
-            if ending.name in (STEP, op)
+            if op in counted
             for (kind, ranks, num_bytes), count in recorder.calls.items()
             if len(ranks) > 1
         }
