@@ -36,7 +36,7 @@ OTHER_DEVICE = Code(
     "devices have less memory than the plan's device",
     Severity.WARNING,
 )
-NO_COMPILER = Code("P930", "compiler-missing", "torch.compile finds no compiler on this machine")
+NO_COMPILER = Code("P930", "compiler-missing", "torch.compile can't build kernels on this machine")
 NO_INPUT = Code("P931", "input-missing", "input files are missing on this machine")
 BLOCKED = Code("P945", "run-folder-blocked", "an entry in the run directory blocks saving")
 NO_PUSH = Code("P946", "push-impossible", "this machine can't push the plan's exports")

@@ -10,7 +10,7 @@ from planc.doctor import codes
 from planc.doctor.examination import Check, Section
 from planc.doctor.machine import Machine
 from planc.doctor.needs import Needs
-from planc.runtime.compilers import find_compiler, missing_compiler
+from planc.runtime.compilers import find_compiler, unusable_inductor
 from planc.source import SourceFile, Span
 from planc.tables import format_bytes
 
@@ -68,10 +68,10 @@ def _shared_memory(num_bytes: int, *, is_needed: bool) -> Check:
 def _compiler(environment: Mapping[str, str], *, device: str, plan: Span) -> Check:
     observed = SourceFile("compiler", find_compiler(device, environment) or "none found")
     required, reason = "one that inductor can call", "torch.compile builds its kernels on this machine"
-    missing = missing_compiler(device, environment)
-    if missing is None:
+    unusable = unusable_inductor(device, environment)
+    if unusable is None:
         return Check(Section.SYSTEM, observed, required, reason)
-    text, help = missing
+    text, help = unusable
     asked = (Label(plan, "the plan compiles modules"),)
     problem = codes.NO_COMPILER.at(observed.whole(), text, secondary=asked, help=help)
     return Check(Section.SYSTEM, observed, required, reason, (problem,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from planc.api import check_source
 from planc.graph.graph import Graph
+from planc.runtime.compilers import unusable_inductor
 from planc.runtime.errors import ExitCode
 from planc.source import SourceFile
 from tests.dist.first_steps import run_compared
@@ -66,10 +68,10 @@ COMPILED = (
 )
 
 
-def compiled(case: Case, *, workspace: Path) -> Graph:
+def compiled(case: Case, *, workspace: Path, backend: str) -> Graph:
     """The graph of a case whose layers are compiled, or that part of them which its name has."""
     part = f".{case.variant.partition(' alone')[0]}" if " alone" in case.variant else ""
-    block = f'compile {{\n  backend = aot_eager\n  "model.layers.*{part}" -> region\n}}\n'
+    block = f'compile {{\n  backend = {backend}\n  "model.layers.*{part}" -> region\n}}\n'
     checked = check_source(SourceFile("compiled.plan", plan_text(case) + block), base=workspace)
     assert checked.graph is not None, checked.diagnostics
     return checked.graph
@@ -95,7 +97,20 @@ def test_a_first_step_sends_what_is_predicted_and_the_second_is_not_counted(
     ids=lambda case: case.name,
 )
 def test_compiled_modules_send_what_is_predicted(case: Case, workspace: Path, tmp_path: Path) -> None:
-    graph = compiled(case, workspace=workspace)
+    graph = compiled(case, workspace=workspace, backend="aot_eager")
+    for one in run_compared(graph, workspace / case.model, tmp_path):
+        assert (one.code, one.message, one.counted) == (None, "", (1,))
+
+
+@pytest.mark.skipif(unusable_inductor("cpu", os.environ) is not None, reason="inductor can't build")
+@pytest.mark.parametrize(
+    "case",
+    slow_except(COMPILED, "TP2 mlp alone, recompute", name=lambda case: case.name),
+    ids=lambda case: case.name,
+)
+def test_inductors_kernels_send_what_is_predicted(case: Case, workspace: Path, tmp_path: Path) -> None:
+    """Inductor replaces collectives by those that reuse a buffer, which have other names."""
+    graph = compiled(case, workspace=workspace, backend="inductor")
     for one in run_compared(graph, workspace / case.model, tmp_path):
         assert (one.code, one.message, one.counted) == (None, "", (1,))
 

@@ -14,6 +14,7 @@ from planc.doctor.examine import Found, examine
 from planc.doctor.machine import Device, Machine, Storage, TorchFacts
 from planc.doctor.needs import MeantFor, Needs
 from planc.doctor.variables import Surroundings, variable_checks
+from planc.runtime import compilers
 from planc.source import SourceFile
 from planc.vocab import DType
 from tests.doctor.environments import present_versions
@@ -154,6 +155,17 @@ def test_a_plan_that_compiles_needs_a_compiler_of_its_device() -> None:
     assert codes(report(needs=NEEDS, environment=bare)) == []
     found = report(WITHOUT, needs=replace(compiling, backend="gloo"), environment=bare)
     assert "a C++ compiler" in found.diagnostics[0].primary.text
+
+
+def test_inductor_compiles_for_cpus_only_where_torchs_path_has_no_space(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compilers, "find_compiler", lambda *_: "/usr/bin/g++")
+    monkeypatch.setattr(compilers, "_torch_path", lambda: "/opt/my models/torch/__init__.py")
+    compiling = replace(NEEDS, compiler=PLAN.whole())
+    assert codes(report(needs=compiling)) == []
+    found = report(WITHOUT, needs=replace(compiling, backend="gloo"))
+    assert "/opt/my models/torch/__init__.py, a path with a space" in found.diagnostics[0].primary.text
 
 
 def test_a_clock_before_planc_was_made_is_wrong() -> None:

@@ -82,7 +82,7 @@ _BY_STEP: tuple[tuple[str, tuple[str, ...]], ...] = (
         "compile",
         (
             "runtime/compilers.py::find_compiler",
-            "runtime/compilers.py::missing_compiler",
+            "runtime/compilers.py::unusable_inductor",
         ),
     ),
     (

@@ -19,19 +19,24 @@ Call = tuple[str, tuple[int, ...], int]
 
 KINDS: Mapping[str, str] = {
     "all_gather_into_tensor": "all_gather",
+    "all_gather_into_tensor_out": "all_gather",
     "_allgather_base_": "all_gather",
     "allgather_": "all_gather",
     "reduce_scatter_tensor": "reduce_scatter",
+    "reduce_scatter_tensor_out": "reduce_scatter",
     "_reduce_scatter_base_": "reduce_scatter",
     "all_reduce": "all_reduce",
+    "all_reduce_": "all_reduce",
     "allreduce_": "all_reduce",
     "all_to_all_single": "all_to_all",
     "alltoall_base_": "all_to_all",
+    "broadcast": "broadcast",
     "broadcast_": "broadcast",
     "gather_": "gather",
     "send": "send",
 }
-"""Ops of `_NAMESPACES`, by what they do."""
+"""Ops of `_NAMESPACES`, by what they do. Inductor's kernels call those that reuse a buffer, such as
+`all_reduce_`."""
 
 _NAMESPACES = ("_c10d_functional", "c10d", "_c10d_functional_autograd", "_dtensor")
 _OUTPUT_FIRST = ("_allgather_base_", "_reduce_scatter_base_", "alltoall_base_", "allgather_", "gather_")
@@ -79,10 +84,10 @@ class CollectiveRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _note(self, name: str, arguments: tuple[Any, ...]) -> None:
         tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
-        if name in ("allreduce_", "broadcast_", "send"):
-            tensors = arguments[0]  # c10d takes a list
-        elif name in ("allgather_", "gather_"):
+        if name in ("allgather_", "gather_"):
             tensors = [arguments[0], *arguments[1]]
+        elif not isinstance(arguments[0], Tensor):
+            tensors = arguments[0]  # c10d takes a list
         group = next(filter(None, map(_group, arguments)))
         if self._names_unknown and name not in KINDS:
             self.calls[name, self._ranks_of(group), 0] += 1

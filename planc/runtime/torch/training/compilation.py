@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from planc.graph.ops import CompileModules
-from planc.runtime.compilers import missing_compiler
+from planc.runtime.compilers import unusable_inductor
 from planc.runtime.errors import RunError
 from planc.runtime.torch.dropout.masking import Masking
 from planc.runtime.torch.parallel.pipeline import Pipeline, held
@@ -29,10 +29,10 @@ def compile_modules(
 ) -> CompiledGraphs:
     """Compile each module when it first runs. Names of modules and parameters do not change.
 
-    RunError if the backend finds no compiler: otherwise each rank would fail in its first forward.
+    RunError if the backend can't build kernels: otherwise each rank would fail in its first forward.
     """
-    if op.backend == "inductor" and (missing := missing_compiler(run.device.type, os.environ)):
-        text, help = missing
+    if op.backend == "inductor" and (problem := unusable_inductor(run.device.type, os.environ)):
+        text, help = problem
         raise RunError(text, help=help, is_shared=False)
     own = held(pipeline, op.modules)
     dispatched = run.graph.experts.modules if run.graph.experts else ()
