@@ -37,7 +37,10 @@ _PAIRS_IN_A_GROUP = (64, 32, 16, 8, 4, 2)
 def sequence_length_of(brief: Brief, inventory: Inventory) -> int:
     """The given length; else that of practice, or all positions of a model with fewer."""
     usual = int(recipe_of(brief.purpose).length.number)
-    return brief.sequence_length or min(usual, inventory.max_positions or usual)
+    if brief.sequence_length is not None or inventory.max_positions is None:
+        return brief.sequence_length or usual
+    # The embeddings of RoBERTa and its kin begin with rows that no token has.
+    return min(usual, inventory.max_positions - inventory.positions.first)
 
 
 def unit_of(brief: Brief, inventory: Inventory) -> int:
@@ -213,6 +216,13 @@ def _checkpoint(brief: Brief, inventory: Inventory) -> Iterator[str]:
     yield 'export "hf" { dtype = bfloat16 }' if is_generator else 'export "hf" {}'
 
 
+def _least_of(brief: Brief) -> str:
+    """The words for what a rank has at least, of `unit_of` tokens."""
+    if brief.purpose is Purpose.EMBEDDING:
+        return "One group of pairs"
+    return "One pair" if recipe_of(brief.purpose).sequences_per_row > 1 else "One sequence"
+
+
 def _train(brief: Brief, inventory: Inventory) -> Iterator[str]:
     length = _length(brief, inventory)
     is_given = brief.tokens_per_step is not None
@@ -220,7 +230,7 @@ def _train(brief: Brief, inventory: Inventory) -> Iterator[str]:
     wanted, reason = _wanted(brief, inventory), usual.tokens_reason
     if wanted < usual.tokens_per_step:
         is_least = wanted == brief.devices * unit_of(brief, inventory)
-        part = "One sequence for each rank" if is_least else f"Fewer tokens, for {LEAST_STEPS} steps"
+        part = f"{_least_of(brief)} for each rank" if is_least else f"Fewer tokens, for {LEAST_STEPS} steps"
         reason = f"{part}: the data of today are few."
     yield f"# {length.reason}"
     yield f"epochs = {length.epochs}" if length.epochs else f"steps = {length.steps}"

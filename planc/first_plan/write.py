@@ -129,7 +129,7 @@ def _started(brief: Brief, inventory: Inventory, models: KnownModels) -> _Starte
 
     A model that only `eager` computes gets that, with the reason as a comment. So does one whose attention
     cannot keep conversations apart that share a sequence: each then has its own. An encoder whose attention
-    drops weights is trained without dropout, as its own attention is slower.
+    drops weights is trained without dropout, as its own attention is slower, unless that is needed anyway.
     """
     length = sequence_length_of(brief, inventory)
     plain = model_plan(
@@ -157,11 +157,14 @@ def _started(brief: Brief, inventory: Inventory, models: KnownModels) -> _Starte
     first = check(_Started(Checked({}, ()), packing=whole))
     if first.checked.ok:
         return first
+    refused = first
     if brief.purpose.task is not Task.CAUSAL_LM and _first_code(first) == _DRAWS:
-        return check(replace(first, in_model=_WITHOUT_DROPOUT))
-    own = check(replace(first, in_model=_eager(check(replace(first, packing=()))), packing=()))
+        refused = check(replace(first, in_model=_WITHOUT_DROPOUT))
+        if refused.checked.ok:
+            return refused
+    own = check(replace(first, in_model=_eager(check(replace(refused, packing=()))), packing=()))
     if not own.checked.ok:
-        return first
+        return refused
     isolated = check(replace(own, packing=whole))
     return isolated if isolated.checked.ok else check(replace(own, packing=_apart(isolated)))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from variants import Check
 
 from planc.data_sources.kinds import LabeledSource
 from planc.graph.ops import BuildClassifier, ComputeLoss, OpenLabeledData
+from planc.inventory.codec import dumps, loads
 from tests.plans import TINY, encoder_plan
 
 TASK = "sequence_classification(labels = 3)"
@@ -138,6 +140,18 @@ def test_the_help_on_dropped_weights_leads_to_a_plan(check: Check, plan_base: Pa
     assert found.code.code == "P724" and found.help is not None
     assert found.help.startswith("set `attention_probs_dropout_prob` to 0 in config.json, or")
     assert check(text.replace(TASK, f"{TASK}\n  dropout = false")).graph is not None
+
+
+def test_the_help_on_other_attention_is_not_what_the_task_refuses(check: Check, plan_base: Path) -> None:
+    """Attention such as ModernBERT's needs `attention = eager`, and P775 rejects that for padded texts."""
+    inventory = loads((plan_base / "models/tiny-bert-classifier/inventory.json").read_bytes())
+    attentions = tuple(replace(one, extras=(*one.extras, "position_bias")) for one in inventory.attentions)
+    folder = plan_base / "models" / "other-attention"
+    folder.mkdir()
+    (folder / "inventory.json").write_text(dumps(replace(inventory, attentions=attentions)))
+    (problem,) = check(PLAN.replace("tiny-bert-classifier", "other-attention")).diagnostics
+    assert problem.code.code == "P708" and problem.help is not None
+    assert problem.help.startswith("use an encoder without it") and "P775" in problem.help
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import gzip
 import json
 from pathlib import Path
 from shutil import copytree
+from typing import Any
 
 import datasets
 import pytest
@@ -194,6 +195,62 @@ def test_classes_are_those_of_the_rows(folder: Path) -> None:
     (folder / "rows.jsonl").write_text('{"text": "x", "label": 6}\n', encoding="utf-8")
     assert main(["new", "tiny-bert", *given, "-o", "new.plan", "--force"]) == 0
     assert "sequence_classification(labels = 7)" in (folder / "new.plan").read_text(encoding="utf-8")
+
+
+T5: dict[str, Any] = {
+    "architectures": ["T5ForConditionalGeneration"],
+    "model_type": "t5",
+    "is_encoder_decoder": True,
+    "d_model": 64,
+    "d_kv": 16,
+    "d_ff": 96,
+    "num_layers": 2,
+    "num_decoder_layers": 2,
+    "num_heads": 4,
+    "decoder_start_token_id": 0,
+    "pad_token_id": 0,
+    "vocab_size": 264,
+    "dropout_rate": 0.1,
+}
+ROBERTA: dict[str, Any] = {
+    "architectures": ["RobertaForMaskedLM"],
+    "model_type": "roberta",
+    "hidden_size": 64,
+    "vocab_size": 264,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "pad_token_id": 1,
+    "max_position_embeddings": 66,
+    "type_vocab_size": 1,
+}
+
+
+def test_a_model_that_drops_weights_and_needs_its_own_attention_gets_it(folder: Path) -> None:
+    (folder / "t5").mkdir()
+    (folder / "t5" / "config.json").write_text(json.dumps(T5), encoding="utf-8")
+    (folder / "rows.jsonl").write_text('{"input": "a text", "target": "text"}\n', encoding="utf-8")
+    given = ("--gpus", "1", "--gpu", "cpu", "--for", "seq2seq_lm", "--data", "rows.jsonl")
+    assert main(["new", "t5", *given, "-o", "new.plan"]) == 0
+    text = (folder / "new.plan").read_text(encoding="utf-8")
+    assert "fused attention is refused (P708).\n  attention = eager" in text
+    assert "dropout" not in text, "the model's own attention drops weights as config.json has it"
+
+
+def test_positions_that_no_token_has_are_not_counted(folder: Path) -> None:
+    (folder / "roberta").mkdir()
+    (folder / "roberta" / "config.json").write_text(json.dumps(ROBERTA), encoding="utf-8")
+    (folder / "corpus.txt").write_text("a line of text\n" * 100, encoding="utf-8")
+    given = ("--gpus", "1", "--gpu", "cpu", "--for", "masked_lm", "--data", "corpus.txt", "--steps", "4")
+    assert main(["new", "roberta", *given, "-o", "new.plan"]) == 0
+    assert "sequence_length = 64\n" in (folder / "new.plan").read_text(encoding="utf-8")
+
+
+def test_the_least_of_a_rank_has_its_name(folder: Path) -> None:
+    (folder / "rows.jsonl").write_text('{"query": "a", "positive": "b"}\n', encoding="utf-8")
+    given = ("--gpus", "1", "--gpu", "cpu", "--for", "embedding", "--data", "rows.jsonl")
+    assert main(["new", "tiny-bert", *given, "-o", "new.plan"]) == 0
+    assert "# One group of pairs for each rank:" in (folder / "new.plan").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,8 @@ _NOTES: Mapping[bool, str] = {
     "without sinks and a soft cap, and nothing else",
     True: "of encoders planc computes attention of all tokens to all others, and nothing else",
 }
+_PADDED = (Task.SEQUENCE_CLASSIFICATION, Task.TOKEN_CLASSIFICATION, Task.EMBEDDING)
+"""The tasks of encoders whose own attention would see the padding of texts (P775)."""
 _WINDOW = "sliding_window"
 
 
@@ -80,6 +82,12 @@ def _help(subject: Subject, extra: str) -> str:
     if extra in SEES_LATER_TOKENS:
         causal = "set `is_causal` to true in config.json" if extra == "is_causal" else "use a causal model"
         return f"{causal}: with any attention, every position would see its own label"
+    if _is_encoder(subject) and subject.plan.model.task.task in _PADDED:
+        task = subject.plan.model.task.task
+        return (
+            "use an encoder without it, such as BERT or RoBERTa: `attention = eager`, which computes it, is "
+            f"not supported for `task = {task}`, whose texts are padded (P775)"
+        )
     eager = "write `attention = eager` in `model` for the model's own code, which stores every score"
     if subject.plan.mesh.cp > 1 or any(
         divides_sequence(assignment.use) for assignment in subject.bound.styles.values()
