@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 from planc.data_sources.kinds import ChatSource, untransformed
 from planc.data_view.codes import CHAT_ROW, QUESTIONABLE, UNUSABLE
 from planc.data_view.look import Look, look
 from planc.data_view.parts import Part
+from planc.data_view.places import PLACE, located, places
+from planc.data_view.rows import of_rows
 from planc.diagnostics import Diagnostic
 from planc.runtime.data.errors import ChatRowError, DataError
 from planc.runtime.data.packing import Encoded
@@ -17,10 +18,7 @@ from planc.source import Span
 from planc.tables import plural
 
 _MAX_FAULTS = 10
-_MAX_PLACES = 3
-_PLACE = re.compile(r"(\S+) at byte (\d+)")
 _ROW = re.compile(r"\S+:\d+\b")
-_COUNTED_BYTES = 1 << 22
 
 
 def findings(part: Part, *, nowhere: Span, known: set[str]) -> tuple[Look | None, list[Diagnostic]]:
@@ -38,6 +36,7 @@ def findings(part: Part, *, nowhere: Span, known: set[str]) -> tuple[Look | None
         *_of_all(seen, span),
         *_of_documents(seen, span),
         *_unread(seen, span),
+        *of_rows(seen, span),
     ]
 
 
@@ -47,18 +46,18 @@ def _faults(seen: Look, span: Span, *, known: set[str]) -> Iterator[Diagnostic]:
     by_fault: dict[str, list[DataError]] = {}
     for error in seen.faults:
         if error.message not in known:
-            by_fault.setdefault(_ROW.sub("", _PLACE.sub("", error.message)), []).append(error)
+            by_fault.setdefault(_ROW.sub("", PLACE.sub("", error.message)), []).append(error)
     known.update(error.message for error in seen.faults)
     if 0 < len(seen.faults) <= allowed and by_fault:
         first = next(iter(by_fault.values()))[0]
-        message = _located(first.message, base=base)
+        message = located(first.message, base=base)
         what = f"{_rows(len(seen.faults))} left out by `skip_bad = {allowed}`: {message}"
         yield QUESTIONABLE.at(span, what, help=first.help)
         return
     faults = [*by_fault.values()]
     for first, *others in faults[:_MAX_FAULTS]:
         code = CHAT_ROW if isinstance(first, ChatRowError) else UNUSABLE
-        message = _located(first.message, base=base)
+        message = located(first.message, base=base)
         if others:
             verb = "has" if len(others) == 1 else "have"
             message += f"; {plural(len(others), 'more row')} in the sample {verb} the same fault"
@@ -116,7 +115,7 @@ def _of_documents(seen: Look, span: Span) -> Iterator[Diagnostic]:
         largest = max(int(one.tokens.max()) for one in beyond)
         yield UNUSABLE.at(
             span,
-            f"token id {largest} is in {_places(seen, beyond)}, but the model has {vocab_size} token ids",
+            f"token id {largest} is in {places(seen, beyond)}, but the model has {vocab_size} token ids",
             help="use the model's own tokenizer, or a model with a larger vocab_size",
         )
     if seen.num_too_long:
@@ -125,7 +124,7 @@ def _of_documents(seen: Look, span: Span) -> Iterator[Diagnostic]:
         long = _those(seen, lambda one: len(one) > most)
         yield QUESTIONABLE.at(
             span,
-            f"{_share(long, seen)} {what}: more than {most} tokens, as in {_places(seen, long)}",
+            f"{_share(long, seen)} {what}: more than {most} tokens, as in {places(seen, long)}",
             help=f"raise sequence_length; the longest has {seen.tally.longest[0][0]} tokens",
         )
     checks: tuple[tuple[str, str, Callable[[Encoded], bool]], ...] = (
@@ -149,7 +148,7 @@ def _of_documents(seen: Look, span: Span) -> Iterator[Diagnostic]:
     for what, help, is_found in checks:
         found = _those(seen, is_found)
         if found and not (what.startswith("without") and len(found) == len(seen.encoded)):
-            yield QUESTIONABLE.at(span, f"{_share(found, seen)} {what}, as {_places(seen, found)}", help=help)
+            yield QUESTIONABLE.at(span, f"{_share(found, seen)} {what}, as {places(seen, found)}", help=help)
 
 
 def _unread(seen: Look, span: Span) -> Iterator[Diagnostic]:
@@ -159,7 +158,7 @@ def _unread(seen: Look, span: Span) -> Iterator[Diagnostic]:
         found = _those(seen, lambda one, name=name: name in one.unread.split(", "))  # type: ignore[misc]
         yield QUESTIONABLE.at(
             span,
-            f"the chat template does not read `{name}`, which {_places(seen, found)} "
+            f"the chat template does not read `{name}`, which {places(seen, found)} "
             f"{'has' if len(found) == 1 else 'have'}",
             help=f'use a template that does, or write `ignore = ["{name}"]` in `chat(...)`',
         )
@@ -178,26 +177,3 @@ def _share(encoded: Sequence[Encoded], seen: Look) -> str:
     verb = "is" if len(encoded) == 1 else "are"
     where = "" if seen.sampling.is_whole else " in the sample"
     return f"{len(encoded):_} of {plural(len(seen.encoded), 'document')}{where} {verb}"
-
-
-def _places(seen: Look, encoded: Sequence[Encoded]) -> str:
-    base = seen.part.wanted.base
-    named = ", ".join(_located(one.origin, base=base) for one in encoded[:_MAX_PLACES])
-    return f"{named} and {len(encoded) - _MAX_PLACES} more" if len(encoded) > _MAX_PLACES else named
-
-
-def _located(text: str, *, base: Path) -> str:
-    """The text with `file:line` in place of the byte at which a line starts, which takes counting lines."""
-    return _PLACE.sub(lambda match: f"{match[1]}:{_line(base / match[1], int(match[2]))}", text)
-
-
-def _line(path: Path, offset: int) -> int:
-    number = 1
-    with open(path, "rb") as file:
-        while offset > 0:
-            part = file.read(min(offset, _COUNTED_BYTES))
-            if not part:
-                break
-            number += part.count(b"\n")
-            offset -= len(part)
-    return number

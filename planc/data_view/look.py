@@ -84,6 +84,8 @@ class Look:
 
     part: Part
     sampling: Sampling
+    documents: Sequence[AnyDocument]
+    """The sample's rows before they are tokenized: those that can't be are among them."""
     encoded: Sequence[Encoded]
     faults: Sequence[DataError]
     rows: Sequence[Shown]
@@ -155,6 +157,7 @@ def look(part: Part, *, num_rows: int = NUM_ROWS) -> Look:
         return Look(
             part,
             sampling,
+            documents,
             encoded,
             tuple(faults.errors),
             rows,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from by_code import of
+from tokenizers import Tokenizer, models
 from variants import Check, tiny_llama
 
 from planc.api import check_source
@@ -179,6 +180,35 @@ def test_pretrained_weights_are_not_trained_on_bytes(check: Check) -> None:
     assert "128256 ids" in found.primary.text
     assert not of("P735", check(large.replace("data {", 'data {\n  tokenizer = file("tokenizer.json")')))
     assert not of("P735", check(TINY.replace("models/tiny-llama", "models/llama-3.2-1b")))
+
+
+def saved_words(folder: Path, *words: str) -> None:
+    folder.mkdir()
+    tokenizer = Tokenizer(
+        models.WordLevel({word: number for number, word in enumerate(words)}, unk_token=words[0])
+    )
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def test_pretrained_weights_are_not_trained_on_the_ids_of_another_tokenizer(
+    check: Check, plan_base: Path
+) -> None:
+    """Tokens that are added to the model's own leave the others their ids."""
+    own = [f"w{number}" for number in range(100)]
+    saved_words(plan_base / "own", *own)
+    for file in ("config.json", "inventory.json"):
+        (plan_base / "own" / file).write_bytes((plan_base / "models" / "tiny-llama" / file).read_bytes())
+    saved_words(plan_base / "more", *own, "new")
+    saved_words(plan_base / "turned", *reversed(own))
+    text = TINY.replace('"models/tiny-llama"', '"own"\n  weights = pretrained')
+    texts = {
+        name: text.replace("data {", f'data {{\n  tokenizer = file("{name}")')
+        for name in ("own", "own/tokenizer.json", "more", "turned", "absent")
+    }
+    assert {name for name, text in texts.items() if of("P735", check(text))} == {"turned"}
+    (found,) = of("P735", check(texts["turned"]))
+    assert found.primary.text == "turned has the id of the model's own tokenizer for 0 of its 100 tokens"
+    assert not of("P735", check(texts["turned"].replace("= pretrained", "= random")))
 
 
 def decayed(*rules: str, decay: float = 0.1, check: Check) -> list[Diagnostic]:

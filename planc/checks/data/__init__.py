@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from planc.checks.data import (
     batch_indivisible,
-    bytes_for_pretrained,
     chat_without_template,
     evaluated_on_training,
     evaluation_decides_nothing,
@@ -19,6 +18,7 @@ from planc.checks.data import (
     sequence_beyond_positions,
     teacher_differs,
     tokenizer_beyond_vocabulary,
+    tokenizer_for_pretrained,
     too_long_undecided,
     unknown_data_format,
     unpinned_revision,
@@ -29,7 +29,7 @@ RULES: tuple[Rule, ...] = (
     batch_indivisible.check,
     sequence_beyond_positions.check,
     tokenizer_beyond_vocabulary.check,
-    bytes_for_pretrained.check,
+    tokenizer_for_pretrained.check,
     held_out_undecided.check,
     mixture_malformed.check,
     pairs_and_loss.check,

@@ -50,6 +50,8 @@ class Document:
     """Both texts of a pair, which are held out together."""
     ends: bool = False
     """Whether the end of a document follows its tokens, though it has a label: that of a target does."""
+    unread: tuple[str, ...] = ()
+    """The keys of other texts that its row has, of several words each; only of a row with a class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +180,16 @@ def labeled_document(
         raise DataError(f"{name} is a list", help=help)
     number = _class_of(label, source=source, name=name)
     if source.pair is None:
-        return replace(document, label=number)
+        read = (source.field, source.label)
+        others = (name for name, value in record.items() if name not in read and _is_text(value))
+        return replace(document, label=number, unread=tuple(others))
     second = text_document(record, field=source.pair, origin=origin)
     return TextPair(origin, (document.text, second.text), number, document.num_bytes + second.num_bytes)
+
+
+def _is_text(value: object) -> bool:
+    """Whether a value may be a text, and not the name of something."""
+    return isinstance(value, str) and " " in value.strip()
 
 
 def matched_documents(
