@@ -22,7 +22,7 @@ class _Placed(Protocol):
 def places(seen: Look, documents: Sequence[_Placed]) -> str:
     """The first documents' places, and the number of the others."""
     base = seen.part.wanted.base
-    named = ", ".join(located(one.origin, base=base) for one in documents[:_MAX_PLACES])
+    named = ", ".join(located(document.origin, base=base) for document in documents[:_MAX_PLACES])
     return f"{named} and {len(documents) - _MAX_PLACES} more" if len(documents) > _MAX_PLACES else named
 
 

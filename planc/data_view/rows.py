@@ -33,8 +33,8 @@ def _texts_unread(seen: Look, source: LabeledSource, span: Span) -> Iterator[Dia
     """A second text that the plan does not name: the model would learn the classes from the first alone."""
     if source.pair is not None:
         return
-    for name in dict.fromkeys(name for one in _texts(seen) for name in one.unread):
-        having = [one for one in _texts(seen) if name in one.unread]
+    for name in dict.fromkeys(name for row in _texts(seen) for name in row.unread):
+        having = [row for row in _texts(seen) if name in row.unread]
         yield QUESTIONABLE.at(
             span,
             f'`"{name}"` of {_share(having, seen, "row")} is a text that is not trained on, as in '
@@ -45,7 +45,9 @@ def _texts_unread(seen: Look, source: LabeledSource, span: Span) -> Iterator[Dia
 
 def _halves_empty(seen: Look, source: LabeledSource, span: Span) -> Iterator[Diagnostic]:
     empty = [
-        one for one in seen.documents if isinstance(one, TextPair) and not all(one.texts) and any(one.texts)
+        pair
+        for pair in seen.documents
+        if isinstance(pair, TextPair) and any(pair.texts) and not all(pair.texts)
     ]
     if empty:
         verb = "has" if len(empty) == 1 else "have"
@@ -78,13 +80,13 @@ def _positives_repeated(seen: Look, span: Span) -> Iterator[Diagnostic]:
     """Positives that an earlier row has: in one group, each is a negative of the other's query."""
     known: set[str] = set()
     repeated, num_pairs = [], 0
-    for one in _texts(seen):
-        if one.label != IGNORED_LABEL:
+    for text in _texts(seen):
+        if text.label != IGNORED_LABEL:
             continue
         num_pairs += 1
-        if one.text in known:
-            repeated.append(one)
-        known.add(one.text)
+        if text.text in known:
+            repeated.append(text)
+        known.add(text.text)
     if repeated:
         where = "" if seen.sampling.is_whole else " in the sample"
         verb = "has" if len(repeated) == 1 else "have"
@@ -101,7 +103,7 @@ def _class(number: int, source: LabeledSource) -> str:
 
 
 def _texts(seen: Look) -> list[Document]:
-    return [one for one in seen.documents if isinstance(one, Document)]
+    return [document for document in seen.documents if isinstance(document, Document)]
 
 
 def _share(rows: Sequence[AnyDocument], seen: Look, noun: str) -> str:

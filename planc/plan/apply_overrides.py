@@ -19,6 +19,7 @@ from planc.plan.call_arguments import (
     with_argument,
 )
 from planc.plan.foreign_help import foreign_help, meant_setting
+from planc.plan.nested import freely_labelled
 from planc.plan.overrides import Override
 from planc.plan.scalars import listed
 from planc.plan.scope import OriginStep, Scope
@@ -112,7 +113,9 @@ def _report_unknown_target(target: ast.Name, written: Mapping[str, Written], sco
     inside = [path.removeprefix(f"{target.text}.") for path in paths if path.startswith(f"{target.text}.")]
     same_key = [f"`{path}`" for path in paths if path.rpartition(".")[2] == key]
     siblings = [path.removeprefix(f"{block}.") for path in paths if path.rpartition(".")[0] == block]
-    if inside:
+    if of_labelled := _help_on_labelled(target.text):
+        help = of_labelled
+    elif inside:
         help = f"use a setting of `{target.text}`: {listed(f'`{one}`' for one in inside)}"
     elif settings := _settings_with(key, target, written):
         _report_argument(target, key, settings, scope)
@@ -137,6 +140,17 @@ def _report_unknown_target(target: ast.Name, written: Mapping[str, Written], sco
         scope.unknown(codes.UNKNOWN_TARGET, target, names, text=_TEXT, help=help)
         return
     scope.report(codes.UNKNOWN_TARGET, target.span, _TEXT, help=help)
+
+
+def _help_on_labelled(target: str) -> str:
+    """The help on a key of a block that a plan names, `data.eval.NAME.KEY`: no override reaches it."""
+    kind, *path = target.split(".")
+    if len(path) < 3 or kind not in BLOCKS or path[0] not in freely_labelled(BLOCKS[kind].record):
+        return ""
+    nested, label, key = path[:3]
+    return (
+        f'change `{key}` in `{nested} "{label}"` of the plan: overrides do not reach blocks that a plan names'
+    )
 
 
 def _report_argument(target: ast.Name, key: str, settings: tuple[str, ...], scope: Scope) -> None:

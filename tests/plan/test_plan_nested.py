@@ -147,6 +147,15 @@ def test_an_override_of_no_nested_setting_is_reported(text: str, near: str) -> N
     assert near in (found.help or "")
 
 
+@pytest.mark.parametrize("target", ["data.eval.held.every", "data.source.web.weight"])
+def test_the_help_on_a_block_that_the_plan_named_leads_to_that_block(target: str) -> None:
+    """An argument of another setting with the same name, such as `data.source.source`, was offered."""
+    problem = fault(edited(), overrides=(setting(f"{target}=3"),))
+    _, block, label, key = target.split(".")
+    assert problem.code.code == "P215" and problem.fix is None
+    assert (problem.help or "").startswith(f'change `{key}` in `{block} "{label}"` of the plan')
+
+
 def extended(text: str) -> dict[str, str]:
     return {"x.plan": f'extends "base.plan"\n{text}', "base.plan": linking.BASE + EXPORT}
 
