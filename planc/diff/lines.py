@@ -16,15 +16,62 @@ from planc.diff.modules import (
     compare_styles,
     compare_units,
 )
-from planc.diff.pipelines import compare_pipelines
 from planc.diff.readers import READERS, Reader
 from planc.diff.side import Side
+from planc.figures.plan import bubble
 from planc.graph.consequence import Consequence, Meaning, meanings, numerics
 from planc.graph.op import Op
 from planc.graph.ops import OPS, BuildOptimizer, OpenData
+from planc.graph.pipeline import Pipeline, pipeline_of
+from planc.graph.text import summarise
 from planc.optimizers import OPTIMIZERS
 from planc.record import record
 from planc.vocab import MESH_DIMS, MeshDim
+
+
+def _compare_pipelines(old: Side, new: Side) -> Iterator[Change]:
+    """The schedule and the bubble, then the stages."""
+    num_stages = max(one.num_stages if one else 0 for one in map(_pipeline, (old, new)))
+    stages = (
+        Fact(Group.LAYOUT, f"stage {stage}", "pipeline", _modules(stage)) for stage in range(num_stages)
+    )
+    facts = (
+        Fact(Group.LAYOUT, "pipeline", "pipeline.schedule", _schedule),
+        *stages,
+        Fact(Group.LAYOUT, "weights in two stages", "pipeline", _ties),
+        Fact(Group.TIME, "bubble, if stages take equal time", "pipeline", _bubble),
+    )
+    return compare(facts, old, new)
+
+
+def _pipeline(side: Side) -> Pipeline | None:
+    return pipeline_of(side.graph)
+
+
+def _schedule(side: Side) -> str | None:
+    pipeline = _pipeline(side)
+    return None if pipeline is None else pipeline.schedule
+
+
+def _modules(stage: int) -> Callable[[Side], Any]:
+    def read(side: Side) -> str | None:
+        pipeline = _pipeline(side)
+        has_stage = pipeline is not None and stage < pipeline.num_stages
+        return ", ".join(summarise(pipeline.split.stages[stage])) if pipeline and has_stage else None
+
+    return read
+
+
+def _ties(side: Side) -> str | None:
+    pipeline = _pipeline(side)
+    ties = pipeline.split.ties if pipeline is not None else ()
+    return ", ".join(" = ".join(tie) for tie in ties) or None
+
+
+def _bubble(side: Side) -> str | None:
+    pipeline = _pipeline(side)
+    return None if pipeline is None else bubble(pipeline).text
+
 
 Comparer = Callable[[Side, Side], Iterator[Change]]
 Field = tuple[type[Op], str]
@@ -43,7 +90,7 @@ COMPARERS: Mapping[str, Comparer] = {
     "compile": compare_compilation,
     "freeze": compare_frozen,
     "parameter groups": compare_groups,
-    "pipeline": compare_pipelines,
+    "pipeline": _compare_pipelines,
     "pipeline stages": _told_with_others,
     "weights in two stages": _told_with_others,
 }

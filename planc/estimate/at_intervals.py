@@ -10,17 +10,9 @@ from collections.abc import Iterator
 from planc.estimate.layout import ParameterLayout
 from planc.estimate.rank_work import RankWork
 from planc.estimate.result import AtInterval, Collective, Kind
+from planc.graph import ops
 from planc.graph.graph import Graph
 from planc.graph.op import Phase
-from planc.graph.ops import (
-    Accumulate,
-    BalanceExperts,
-    CompareReplicas,
-    CompileModules,
-    CountExperts,
-    Log,
-    OpenData,
-)
 from planc.vocab import SAMPLE_DIMS, MeshDim, Replicate
 
 _DIGEST_BYTES = 16
@@ -38,10 +30,10 @@ def at_intervals(
     intervals = []
     for op in work.graph.step:
         match op:
-            case Log():
+            case ops.Log():
                 ids = _sample_ids(work, op) if logs_sample_ids else ()
                 sent = (*ids, *_logged(work, op, is_cuda=is_cuda))
-            case CompareReplicas():
+            case ops.CompareReplicas():
                 sent = tuple(_compared(work, op))
             case _:
                 continue
@@ -50,30 +42,30 @@ def at_intervals(
     return tuple(intervals)
 
 
-def _logged(work: RankWork, op: Log, *, is_cuda: bool) -> Iterator[Collective]:
+def _logged(work: RankWork, op: ops.Log, *, is_cuda: bool) -> Iterator[Collective]:
     """The most of any rank, of every value: on several CPU ranks by way of rank 0, which is cheaper there."""
     if not op.over:
         return
     size = work.graph.world_size
-    is_compiled = any(isinstance(one, CompileModules) for one in work.graph.setup)
+    is_compiled = any(isinstance(one, ops.CompileModules) for one in work.graph.setup)
     # Memory allocated, and with CUDA's allocator also reserved; each rank's own time is in its own place.
     num_bytes = _VALUE_BYTES * (1 + is_cuda + is_compiled + len(Phase) + size)
     kinds = (Kind.ALL_REDUCE,) if is_cuda or size == 2 else (Kind.GATHER, Kind.BROADCAST)
     for kind in kinds:
         yield Collective(op.over, size, kind, op.name, 1, num_bytes)
-    for counted in (one for one in work.graph.setup if isinstance(one, CountExperts)):
+    for counted in (one for one in work.graph.setup if isinstance(one, ops.CountExperts)):
         capped = work.graph.capacity.modules if work.graph.capacity else ()
         num_counts = sum(number + (fqn in capped) for fqn, number in counted.layers)
         yield Collective(op.over, size, Kind.ALL_REDUCE, op.name, 1, _VALUE_BYTES * num_counts)
-    if any(isinstance(op, BalanceExperts) for op in work.graph.setup):
+    if any(isinstance(op, ops.BalanceExperts) for op in work.graph.setup):
         yield Collective(op.over, size, Kind.ALL_REDUCE, op.name, 1, 2 * _VALUE_BYTES)
 
 
-def _sample_ids(work: RankWork, op: Log) -> Iterator[Collective]:
+def _sample_ids(work: RankWork, op: ops.Log) -> Iterator[Collective]:
     """The ids of all sequences of a step, which a run logs if it is asked to."""
     graph = work.graph
-    num_steps = next(one.times for one in graph.step if isinstance(one, Accumulate))
-    micro_batch = next(one.micro_batch for one in graph.setup if isinstance(one, OpenData))
+    num_steps = next(one.times for one in graph.step if isinstance(one, ops.Accumulate))
+    micro_batch = next(one.micro_batch for one in graph.setup if isinstance(one, ops.OpenData))
     num_bytes = _VALUE_BYTES * num_steps * micro_batch
     for mesh_dim in reversed(SAMPLE_DIMS):
         if (size := graph.size(mesh_dim)) > 1:
@@ -81,7 +73,7 @@ def _sample_ids(work: RankWork, op: Log) -> Iterator[Collective]:
             num_bytes *= size
 
 
-def _compared(work: RankWork, op: CompareReplicas) -> Iterator[Collective]:
+def _compared(work: RankWork, op: ops.CompareReplicas) -> Iterator[Collective]:
     """Digests along every mesh dim with copies, then whether any differ, over all ranks."""
     for mesh_dim in op.over:
         size = work.graph.size(mesh_dim)

@@ -12,15 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.devices.attention_kernels import (
-    MATH_ROWS,
-    AttentionCall,
-    AttentionSetting,
-    Kernel,
-    kernel_of,
-    ring_rows,
-    window_rows,
-)
+from planc.devices import attention_kernels
 from planc.estimate.rank_work import RankWork
 from planc.inventory.schema import Attention
 from planc.vocab import SOFTCAP, DType
@@ -29,9 +21,9 @@ _ALIGNED = 16
 """The memory-efficient kernel reads rows of a mask that start at multiples of this many elements."""
 
 
-def setting_of(work: RankWork) -> AttentionSetting:
+def setting_of(work: RankWork) -> attention_kernels.AttentionSetting:
     """The parts that all calls share."""
-    return AttentionSetting(
+    return attention_kernels.AttentionSetting(
         kind=work.attention.kind,
         dtype=work.compute_dtype,
         sequence_length=work.sequence_length,
@@ -40,7 +32,7 @@ def setting_of(work: RankWork) -> AttentionSetting:
     )
 
 
-def call_of(work: RankWork, attention: Attention) -> AttentionCall:
+def call_of(work: RankWork, attention: Attention) -> attention_kernels.AttentionCall:
     return setting_of(work).call(
         head_dim=attention.head_dim,
         value_dim=attention.value_dim,
@@ -49,8 +41,8 @@ def call_of(work: RankWork, attention: Attention) -> AttentionCall:
     )
 
 
-def kernel_in(work: RankWork, attention: Attention) -> Kernel:
-    return kernel_of(call_of(work, attention), device=work.graph.init_mesh.device)
+def kernel_in(work: RankWork, attention: Attention) -> attention_kernels.Kernel:
+    return attention_kernels.kernel_of(call_of(work, attention), device=work.graph.init_mesh.device)
 
 
 def hides(work: RankWork, window: int | None) -> bool:
@@ -60,10 +52,10 @@ def hides(work: RankWork, window: int | None) -> bool:
 
 def window_rows_of(work: RankWork, window: int, attention: Attention) -> int | None:
     """The queries that a kernel takes at a time under a window; None if it takes all that it has."""
-    num_queries, is_math = _num_queries(work), kernel_in(work, attention) is Kernel.MATH
+    num_queries, is_math = _num_queries(work), kernel_in(work, attention) is attention_kernels.Kernel.MATH
     if work.attention.kind == "ring":
-        return ring_rows(num_queries=num_queries, is_math=is_math)
-    return window_rows(window, num_queries=num_queries, is_math=is_math)
+        return attention_kernels.ring_rows(num_queries=num_queries, is_math=is_math)
+    return attention_kernels.window_rows(window, num_queries=num_queries, is_math=is_math)
 
 
 def wide_size(work: RankWork) -> int:
@@ -80,7 +72,7 @@ def compiled_pair_bytes(work: RankWork, attention: Attention) -> int:
     """The bytes for pairs of tokens that a compiled layer keeps until its backward: a mask, or scores."""
     if not _is_compiled(work, attention):
         return 0
-    if kernel_in(work, attention) is not Kernel.MATH:
+    if kernel_in(work, attention) is not attention_kernels.Kernel.MATH:
         return _mask_bytes(work, attention)
     num_heads = work.heads(attention)[0] // head_shares(work)
     pairs = sum(rows * keys for rows, keys in _score_tiles(work, attention))
@@ -94,10 +86,10 @@ def compiled_kernel_bytes(work: RankWork, attention: Attention) -> int:
     num_heads, num_kv_heads = (max(1, one // head_shares(work)) for one in work.heads(attention))
     widths = attention.head_dim + (attention.value_dim or attention.head_dim)
     num_keys, kernel = sum(_tile_keys(work, attention)), kernel_in(work, attention)
-    if kernel is Kernel.MATH:
+    if kernel is attention_kernels.Kernel.MATH:
         wide = num_kv_heads * (widths + attention.head_dim) * num_keys
         return work.num_samples * wide * wide_size(work)
-    if kernel is Kernel.EFFICIENT and num_heads != num_kv_heads:
+    if kernel is attention_kernels.Kernel.EFFICIENT and num_heads != num_kv_heads:
         repeated = num_heads * num_keys - num_kv_heads * work.sequence_length
         return work.num_samples * widths * repeated * work.compute_dtype.size_bytes
     return 0
@@ -117,7 +109,7 @@ def _mask_bytes(work: RankWork, attention: Attention) -> int:
     if rows is None:
         return _num_queries(work) * length * element
     own = rows * (rows + attention.window - 1)
-    if kernel_in(work, attention) is Kernel.EFFICIENT:
+    if kernel_in(work, attention) is attention_kernels.Kernel.EFFICIENT:
         # Of each width that tiles have a copy, with rows that begin where the kernel reads them.
         own = rows * sum(-(-width // _ALIGNED) * _ALIGNED for width in {*_tile_keys(work, attention)})
     return own * element
@@ -147,7 +139,7 @@ def _score_tiles(work: RankWork, attention: Attention) -> Iterator[tuple[int, in
     length = work.sequence_length
     window = attention.window if hides(work, attention.window) else None
     is_masked = setting_of(work).masks_documents
-    for start in range(0, length, MATH_ROWS):
-        stop = min(start + MATH_ROWS, length)
+    for start in range(0, length, attention_kernels.MATH_ROWS):
+        stop = min(start + attention_kernels.MATH_ROWS, length)
         keys = length if is_masked else stop if window is None else stop - max(0, start + 1 - window)
         yield stop - start, keys

@@ -66,5 +66,5 @@ def staging(graph: Graph, inventory: Inventory) -> Amount:
     saves = any(isinstance(op, SaveCheckpoint) and op.mode == "async" for op in graph.save)
     num_bytes = -(-checkpoint_bytes(graph, inventory) // graph.world_size) if saves else 0
     formula = f"a rank's part of a checkpoint{ON_HOST}"
-    source = "planc/runtime/torch/checkpoint/staging.py"
+    source = "planc/runtime/torch/checkpoint/background.py"
     return Amount("staged saves", num_bytes, False, formula, source)

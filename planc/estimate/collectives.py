@@ -12,23 +12,9 @@ from planc.estimate.rank_work import RankWork
 from planc.estimate.result import Collective, Kind
 from planc.estimate.tensor_parallel import tensor_parallel_collectives
 from planc.estimate.units import Unit, num_with_gradients
+from planc.graph import ops
 from planc.graph.gathers import StageUnit
 from planc.graph.groups import group_name
-from planc.graph.ops import (
-    Accumulate,
-    AllReduceGradients,
-    BalanceExperts,
-    ClipGradients,
-    ComputePairLoss,
-    GuardStep,
-    MoveBiases,
-    NextBatch,
-    OpenData,
-    ReduceMetrics,
-    SplitPipeline,
-    SumRoutes,
-    SumTies,
-)
 from planc.graph.pipeline import Pipeline, pipeline_of
 from planc.graph.sources import mixture_labels, reads_classes, reads_pairs
 from planc.inventory.adapters import is_of_adapter
@@ -145,7 +131,7 @@ def _replicated(work: RankWork) -> Iterator[Collective]:
 def _tied(work: RankWork) -> Iterator[Collective]:
     """Gradients of the weights that both ends of a pipeline have, over these two ranks."""
     for op in work.graph.step:
-        if isinstance(op, SumTies):
+        if isinstance(op, ops.SumTies):
             for layout in filter(lambda layout: layout.has_gradient, work.tied_layouts):
                 yield Collective(op.over, 2, Kind.ALL_REDUCE, op.name, 1, layout.local_bytes)
 
@@ -169,16 +155,16 @@ def replicated_message(work: RankWork) -> int:
     return max((_num_bytes(work, names) for names in copies), default=0)
 
 
-def _sums_of_replicas(work: RankWork) -> Iterator[AllReduceGradients]:
-    return (op for op in work.graph.step if isinstance(op, AllReduceGradients))
+def _sums_of_replicas(work: RankWork) -> Iterator[ops.AllReduceGradients]:
+    return (op for op in work.graph.step if isinstance(op, ops.AllReduceGradients))
 
 
-def _message_bytes(work: RankWork, op: AllReduceGradients) -> Iterator[int]:
+def _message_bytes(work: RankWork, op: ops.AllReduceGradients) -> Iterator[int]:
     """This rank's bytes of each message, in the order of sending."""
     return (_num_bytes(work, names) for names in _messages(work, op))
 
 
-def _messages(work: RankWork, op: AllReduceGradients) -> tuple[tuple[str, ...], ...]:
+def _messages(work: RankWork, op: ops.AllReduceGradients) -> tuple[tuple[str, ...], ...]:
     trained = {name: one for name, one in work.layouts.items() if not one.is_frozen}
     return op.messages((name, one.dtype, one.total_bytes) for name, one in trained.items())
 
@@ -220,8 +206,8 @@ def _passes_attention(work: RankWork, fqn: str) -> bool:
 
 def _answers(work: RankWork) -> Iterator[Collective]:
     """The log-probability of each answer, summed over ranks with parts of it."""
-    loop = next(op for op in work.graph.step if isinstance(op, Accumulate))
-    losses = (op for op in loop.body if isinstance(op, ComputePairLoss) and work.inventory.vocab_size)
+    loop = next(op for op in work.graph.step if isinstance(op, ops.Accumulate))
+    losses = (op for op in loop.body if isinstance(op, ops.ComputePairLoss) and work.inventory.vocab_size)
     for mesh_dim in (mesh_dim for op in losses for mesh_dim in op.over):
         size, num_bytes = work.graph.size(mesh_dim), _SCALAR_BYTES * work.num_samples
         cause = "loss" if work.loss_chunks == 1 else "forward"
@@ -261,14 +247,14 @@ def _attention(
 
 def _routes(work: RankWork) -> Iterator[Collective]:
     """The tokens of each expert and of all, for every set and router of a stage, in one message."""
-    balance = next((op for op in work.graph.setup if isinstance(op, BalanceExperts)), None)
-    loop = next(op for op in work.graph.step if isinstance(op, Accumulate))
-    sums = next((op for op in loop.body if isinstance(op, SumRoutes)), None)
+    balance = next((op for op in work.graph.setup if isinstance(op, ops.BalanceExperts)), None)
+    loop = next(op for op in work.graph.step if isinstance(op, ops.Accumulate))
+    sums = next((op for op in loop.body if isinstance(op, ops.SumRoutes)), None)
     if balance is None or sums is None or balance.loss is None:
         return
-    micro_batch = next(op.micro_batch for op in work.graph.setup if isinstance(op, OpenData))
+    micro_batch = next(op.micro_batch for op in work.graph.setup if isinstance(op, ops.OpenData))
     num_sets = max(1, micro_batch // balance.loss.num_sequences)
-    stages = next((op.stages for op in work.graph.setup if isinstance(op, SplitPipeline)), ((),))
+    stages = next((op.stages for op in work.graph.setup if isinstance(op, ops.SplitPipeline)), ((),))
     for stage in stages:
         own = [
             num_experts + 1
@@ -284,8 +270,8 @@ def _routes(work: RankWork) -> Iterator[Collective]:
 
 def _biases(work: RankWork) -> Iterator[Collective]:
     """The tokens of each expert whose bias a rank moves, in one message."""
-    balance = next((op for op in work.graph.setup if isinstance(op, BalanceExperts)), None)
-    moves = next((op for op in work.graph.step if isinstance(op, MoveBiases)), None)
+    balance = next((op for op in work.graph.setup if isinstance(op, ops.BalanceExperts)), None)
+    moves = next((op for op in work.graph.step if isinstance(op, ops.MoveBiases)), None)
     if balance is None or moves is None:
         return
     number = sum(
@@ -308,16 +294,16 @@ def _scalars(work: RankWork) -> Iterator[Collective]:
     num_summed = 2 + 2 * num_sources + reads_classes(work.graph)
     for op in work.graph.step:
         match op:
-            case NextBatch():
+            case ops.NextBatch():
                 yield from (_scalar(work, (mesh_dim,), op.name) for mesh_dim in op.count_over)
-            case ReduceMetrics():
+            case ops.ReduceMetrics():
                 yield from (
                     _scalar(work, (mesh_dim,), op.name, num_values=num_summed) for mesh_dim in op.over
                 )
                 yield from (_scalar(work, (mesh_dim,), op.name) for mesh_dim in op.agree_over)
-            case GuardStep():
+            case ops.GuardStep():
                 yield from (_scalar(work, (mesh_dim,), op.name) for mesh_dim in op.over)
-            case ClipGradients():
+            case ops.ClipGradients():
                 stages = ((MeshDim.PP,),) if MeshDim.PP in op.over else ()
                 yield from (_scalar(work, over, op.name) for over in (*_norms(work), *stages))
 

@@ -14,7 +14,7 @@ the logits, stays a gap while the loss takes the largest tensors of all. These a
 
 The head's forward computes a loss in chunks: its own parameters are still gathered then. A gap as large as a
 tensor of the loss holds that tensor, and counts for nothing. The rehearsal runs the allocator itself
-(planc/runtime/rehearsal/allocator.py), and tests hold this sum against it.
+(planc/runtime/rehearsal/measure.py), and tests hold this sum against it.
 """
 
 from __future__ import annotations

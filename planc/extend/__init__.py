@@ -7,21 +7,19 @@ tries before the first step. Imports nothing but planc's own records: torch is t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from planc.extend.callback import CALLBACK, Stop, callback
-from planc.extend.data_source import DATA_SOURCE, data_source
-from planc.extend.kind import Kind
-from planc.extend.loss import LOSS, loss
-from planc.extend.metric import METRIC, metric
-from planc.extend.model import MODEL, model
-from planc.extend.optimizer import OPTIMIZER, optimizer
-from planc.extend.row_transform import ROW_TRANSFORM, row_transform
-from planc.extend.schedule import SCHEDULE, schedule
-
-_ALL = (LOSS, OPTIMIZER, SCHEDULE, MODEL, DATA_SOURCE, ROW_TRANSFORM, METRIC, CALLBACK)
-KINDS: Mapping[str, Kind] = {kind.word: kind for kind in _ALL}
-"""Every kind of extension, by the name of its decorator."""
+from planc.extend.decorators import (
+    KINDS,
+    Kind,
+    Stop,
+    callback,
+    data_source,
+    loss,
+    metric,
+    model,
+    optimizer,
+    row_transform,
+    schedule,
+)
 
 __all__ = [
     "KINDS",

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from planc.extend.kind import Kind
+from planc.extend.decorators import Kind
 from planc.record import record
 
 _PUBLIC = "planc.extend"

@@ -9,7 +9,6 @@ from planc.fmt.format import format_source
 from planc.hub.names import is_commit, is_hub, is_repository, parse_hub
 from planc.import_configs import facts
 from planc.import_configs.draft import Draft
-from planc.import_configs.expert_ranks import expert_parallel
 from planc.import_configs.facts import Fact
 from planc.import_configs.kind import NoteKind
 from planc.import_configs.optimizer_text import decimal_text, optimizer_lines, share_text
@@ -17,6 +16,7 @@ from planc.import_configs.sizes import (
     Mesh,
     Missing,
     devices_per_node,
+    expert_parallel,
     local_batch,
     mesh_of,
     micro_batch_of,

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from planc.extend.reference import Extension
-from planc.hub.names import model_folder
+from planc.hub.names import is_hub, model_folder, parse_hub
 from planc.hub.weights import UnreadableWeights, require_readable
-from planc.inventory.files import CONFIG_NAME, InventoryError, parse_json, read_config
-from planc.inventory.load import OnProbe, inventory_of
-from planc.inventory.own import ProbeOwn, inventory_of_own
+from planc.inventory.codec import dumps, loads
+from planc.inventory.files import (
+    CONFIG_NAME,
+    MAX_INVENTORY_BYTES,
+    InventoryError,
+    parse_json,
+    read_config,
+    read_regular_file,
+    write_atomically,
+)
+from planc.inventory.limits import require_possible
+from planc.inventory.load import OnProbe, digest_if_present, inventory_of
 from planc.inventory.schema import Inventory
+from planc.inventory.versions import probe_versions
 from planc.vocab import CLASSIFIERS, Classes, Task
 
 
@@ -28,7 +41,7 @@ class KnownModels:
     """Entered while a model is read for the first time, which takes seconds."""
     place: Callable[[str], str] = str
     """Return the place of a model's files: an absolute path, or a path as `model.hf` is."""
-    probe_own: ProbeOwn | None = None
+    probe_own: _ProbeOwn | None = None
     """Runs a model class of a plan's own code; None where that is not allowed."""
 
     def get(
@@ -58,7 +71,7 @@ class KnownModels:
         place, on_probe = self.place(hf), self.on_probe
         if own is not None:
             probe = self.probe_own if self.may_probe else None
-            return inventory_of_own(
+            return _inventory_of_own(
                 place, own, base=self.base, cache_dir=self.cache_dir, probe=probe, on_probe=on_probe
             )
         loaded = inventory_of(
@@ -122,3 +135,50 @@ def _refuse_unreadable_weights(path: str, *, base: Path) -> None:
         require_readable(folder, config if isinstance(config, dict) else {})
     except UnreadableWeights as error:
         raise InventoryError(error.message, help=error.help) from error
+
+
+_ProbeOwn = Callable[[Path, Extension], str]
+"""Runs the code of a class, and returns its inventory as text. Raises InventoryError."""
+
+
+def _inventory_of_own(
+    path: str,
+    own: Extension,
+    *,
+    base: Path,
+    cache_dir: Path,
+    probe: _ProbeOwn | None,
+    on_probe: OnProbe | None = None,
+) -> Inventory:
+    """The inventory of a class that a plan brings, with the config.json of the directory or Hub model `path`.
+
+    Without `probe` only a cached one is used: its code does not run. InventoryError.
+    """
+    model_dir = parse_hub(path).folder if is_hub(path) else base / path
+    digest = digest_if_present(model_dir)
+    if digest is None:
+        raise InventoryError(
+            f"{model_dir} has no {CONFIG_NAME}", help=f"write the sizes of `{own.entry}` in one, as JSON"
+        )
+    entry = cache_dir / _name(own, digest)
+    with contextlib.suppress(InventoryError):
+        cached = loads(read_regular_file(entry, limit_bytes=MAX_INVENTORY_BYTES))
+        if cached.config_digest == digest:
+            return require_possible(cached, origin=own.file)
+    if probe is None:
+        raise InventoryError(
+            f"`{own.entry}` is code of the plan, in {own.file}, which is not run unasked",
+            help="read the file, then add `--run-extensions`: planc builds the class once to see its modules",
+        )
+    with contextlib.nullcontext() if on_probe is None else on_probe(model_dir):
+        inventory = require_possible(loads(probe(model_dir, own).encode()), origin=own.file)
+    with contextlib.suppress(OSError):
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        write_atomically(entry, text=dumps(inventory))
+    return inventory
+
+
+def _name(own: Extension, digest: str) -> str:
+    parts = [digest, own.entry, own.digest, own.arguments]
+    key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return f"own-{key}-{probe_versions()}.json"

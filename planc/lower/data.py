@@ -10,18 +10,7 @@ from typing import Any
 from planc.data_sources import Source
 from planc.data_sources.kinds import ExtensionSource, TransformedSource
 from planc.extend.reference import Extension
-from planc.graph.ops import (
-    Mixture,
-    NextBatch,
-    OpenData,
-    OpenEvaluation,
-    OpenImageData,
-    OpenLabeledData,
-    OpenMappedData,
-    OpenMaskedData,
-    OpenMatchedData,
-    OpenSource,
-)
+from planc.graph import ops
 from planc.inventory.schema import ImageEncoder
 from planc.plan import data
 from planc.plan.conversations import Chat, Pairs
@@ -48,15 +37,15 @@ def open_data(
     start_id: int | None = None,
     token_types: int = 0,
     images: ImageEncoder | None = None,
-) -> OpenData:
+) -> ops.OpenData:
     """The training data."""
     block = plan.data
     tokenizer, end, begin = "bytes", None, None
     if isinstance(block.tokenizer, data.FileTokenizer):
         tokenizer = block.tokenizer.path
         end, begin = block.tokenizer.end_of_document, block.tokenizer.begin_of_document
-    opened = OpenData(
-        source=Mixture(tuple(block.mixture))
+    opened = ops.OpenData(
+        source=ops.Mixture(tuple(block.mixture))
         if block.source is None
         else source_of(block.source, plan.model.task),
         tokenizer=tokenizer,
@@ -79,7 +68,7 @@ def open_data(
     values = {field.name: getattr(opened, field.name) for field in fields(opened) if field.name != "op"}
     match plan.model.task:
         case MaskedLm() as task:
-            return OpenMaskedData(
+            return ops.OpenMaskedData(
                 **values,
                 probability=task.probability,
                 mask_replace=task.mask_replace,
@@ -87,23 +76,23 @@ def open_data(
             )
         case Classification() as task:
             values |= {"padding_id": padding_id, "token_types": token_types}
-            return OpenLabeledData(**values, **_of_classes(task))
+            return ops.OpenLabeledData(**values, **_of_classes(task))
         case Embedding():
-            return OpenMatchedData(**values, padding_id=padding_id)
+            return ops.OpenMatchedData(**values, padding_id=padding_id)
         case Seq2SeqLm():
-            return OpenMappedData(**values, padding_id=padding_id or 0, start_id=start_id or 0)
+            return ops.OpenMappedData(**values, padding_id=padding_id or 0, start_id=start_id or 0)
         case ImageTextToText(height, width) if images is not None:
             shape = images.shape(height=height, width=width)
-            return OpenImageData(**values, path=plan.model.hf, token=images.token, shape=shape)
+            return ops.OpenImageData(**values, path=plan.model.hf, token=images.token, shape=shape)
         case _:
             return opened
 
 
-def open_sources(plan: Plan) -> Iterator[OpenSource]:
+def open_sources(plan: Plan) -> Iterator[ops.OpenSource]:
     """The sources of a mixture, in the plan's order, with their shares: 7 and 3 are 7/10 and 3/10."""
     whole = sum(one.weight or 0 for one in plan.data.mixture.values())
     for label, mixed in plan.data.mixture.items():
-        yield OpenSource(
+        yield ops.OpenSource(
             label=label,
             source=source_of(mixed.source, plan.model.task),
             weight="" if mixed.weight is None else str(mixed.weight / whole),
@@ -111,22 +100,22 @@ def open_sources(plan: Plan) -> Iterator[OpenSource]:
         )
 
 
-def next_batch(plan: Plan) -> NextBatch:
+def next_batch(plan: Plan) -> ops.NextBatch:
     """Build the op; if every token is a label, no rank needs to wait for the others' counts."""
     block, span = plan.data, plan.span("data")
     is_causal = isinstance(plan.model.task, CausalLm)
     # What an extension returns may be messages, or have labels of its own.
     has_unlabeled = any(isinstance(source, Chat | Pairs | Extension) for _, source in block.training())
     if block.packing is not data.Packing.ATTEND or has_unlabeled or not is_causal:
-        return NextBatch(count_over=SAMPLE_DIMS, span=span)
-    return NextBatch(count_over=(), is_every_token=True, span=span)
+        return ops.NextBatch(count_over=SAMPLE_DIMS, span=span)
+    return ops.NextBatch(count_over=(), is_every_token=True, span=span)
 
 
-def open_evaluations(plan: Plan) -> Iterator[OpenEvaluation]:
+def open_evaluations(plan: Plan) -> Iterator[ops.OpenEvaluation]:
     """The evaluation data, in the plan's order: of a share, one for each source of the training data."""
     for label, name, source in evaluations(plan):
         evaluation = plan.data.eval[name]
-        yield OpenEvaluation(
+        yield ops.OpenEvaluation(
             label=label,
             source=source_of(source, plan.model.task),
             share="" if evaluation.share is None else str(evaluation.share),

@@ -4,59 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planc.graph import ops
 from planc.graph.graph import UNKNOWN_STEPS, AnyOp, Graph
-from planc.graph.ops import (
-    Accumulate,
-    AllReduceGradients,
-    AttachAdapters,
-    AttachAttention,
-    Backward,
-    CheckpointActivations,
-    CheckpointMode,
-    ClipGradients,
-    Evaluate,
-    EvaluationOp,
-    Forward,
-    FreezeParameters,
-    FullyShard,
-    InitAdapters,
-    InitMesh,
-    InitWeights,
-    JudgeEvaluations,
-    LoadAdapters,
-    Log,
-    MaterialiseWeights,
-    MicroOp,
-    PrefetchUnits,
-    QuantizeBase,
-    ReduceMetrics,
-    ShardContext,
-    StepOptimizer,
-    StepSchedule,
-    SyncGradients,
-)
 from planc.inventory.adapters import adapted_layers, adapted_stacks, saved_apart
-from planc.lower.averages import build_averages, update_averages
-from planc.lower.balance import balance_experts, move_biases, sum_routes
-from planc.lower.compilation import compile_modules
+from planc.lower import losses, model, observing, saving
 from planc.lower.data import evaluations, next_batch, open_data, open_evaluations, open_sources
-from planc.lower.dropout import attach_dropout
-from planc.lower.experts import cap_experts, count_experts, shard_experts
-from planc.lower.exporting import export_weights
-from planc.lower.guard import compare_replicas, guard_step
-from planc.lower.images import encode_images, load_image_encoder
-from planc.lower.losses import build_loss, compute_loss, compute_references, open_teacher
-from planc.lower.model import build_model, load_weights
-from planc.lower.observing import open_log, start_profile, stop_profile
 from planc.lower.optimizer import build_optimizer, build_schedule, load_schedule
-from planc.lower.readers import (
-    agree_to_stop,
-    load_readers,
-    read_evaluations,
-    read_gradients,
-    read_step,
-)
-from planc.lower.saving import name_base, resume, save_checkpoint, settle_save
 from planc.lower.stages import (
     micro_orders,
     passed,
@@ -104,41 +57,41 @@ def lower(bound: BoundPlan) -> Graph:
 
 def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
     plan, inventory = bound.plan, bound.inventory
-    yield InitMesh(
+    yield ops.InitMesh(
         sizes=tuple(plan.mesh.sizes.items()),
         backend=plan.mesh.backend,
         timeout_seconds=plan.mesh.timeout,
         span=plan.span("mesh"),
     )
-    yield from build_loss(plan)
+    yield from losses.build_loss(plan)
     if isinstance(plan.optimizer.schedule, OwnSchedule):
         yield load_schedule(plan, plan.optimizer.schedule)
-    yield from open_log(plan)
-    yield build_model(bound)
+    yield from observing.open_log(plan)
+    yield model.build_model(bound)
     yield from _trained(bound)
     yield _attention(bound)
-    yield from attach_dropout(bound)
+    yield from model.attach_dropout(bound)
     yield from split_pipeline(bound)
     yield from shard_tensor_parallel(bound)
     yield from share_heads(bound)
-    yield from shard_experts(bound)
-    yield from cap_experts(bound)
+    yield from model.shard_experts(bound)
+    yield from model.cap_experts(bound)
     yield from _recomputation(bound)
-    yield from compile_modules(bound)
+    yield from model.compile_modules(bound)
     if plan.fsdp is not None:
         yield from _fsdp(bound, plan.fsdp)
-    yield MaterialiseWeights(span=plan.span("model"))
+    yield ops.MaterialiseWeights(span=plan.span("model"))
     if plan.model.weights is spec.Weights.RANDOM:
-        yield InitWeights(seed=plan.model.seed, span=plan.span("model.weights"))
+        yield ops.InitWeights(seed=plan.model.seed, span=plan.span("model.weights"))
     else:
-        yield load_weights(bound)
-    yield from load_image_encoder(bound)
+        yield model.load_weights(bound)
+    yield from model.load_image_encoder(bound)
     if plan.adapter is not None:
         yield _first_adapters(bound, plan.adapter)
-    yield from load_readers(plan)
+    yield from observing.load_readers(plan)
     yield build_optimizer(bound)
     yield build_schedule(plan)
-    yield from build_averages(plan)
+    yield from saving.build_averages(plan)
     yield from open_sources(plan)
     yield open_data(
         plan,
@@ -148,28 +101,28 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
         token_types=inventory.token_types,
         images=inventory.images,
     )
-    yield from open_teacher(plan)
+    yield from losses.open_teacher(plan)
     yield from open_evaluations(plan)
-    yield from count_experts(bound)
-    yield from balance_experts(bound)
+    yield from model.count_experts(bound)
+    yield from losses.balance_experts(bound)
     # Before a checkpoint is loaded, so the reference of a resumed run is that of its first step.
-    yield from compute_references(plan, tuple(_forward_step(bound)))
-    yield from name_base(bound)
-    yield from resume(plan)
+    yield from losses.compute_references(plan, tuple(_forward_step(bound)))
+    yield from saving.name_base(bound)
+    yield from saving.resume(plan)
 
 
-def _first_adapters(bound: BoundPlan, adapter: spec.AdapterSpec) -> InitAdapters | LoadAdapters:
+def _first_adapters(bound: BoundPlan, adapter: spec.AdapterSpec) -> ops.InitAdapters | ops.LoadAdapters:
     layers = adapted_layers(bound.inventory)
     if adapter.start is None:
-        return InitAdapters(modules=layers, seed=bound.plan.model.seed, span=adapter.span)
-    return LoadAdapters(path=adapter.start, modules=layers, span=bound.plan.span("adapter.start"))
+        return ops.InitAdapters(modules=layers, seed=bound.plan.model.seed, span=adapter.span)
+    return ops.LoadAdapters(path=adapter.start, modules=layers, span=bound.plan.span("adapter.start"))
 
 
 def _trained(bound: BoundPlan) -> Iterator[AnyOp]:
     """The ops that decide what is trained."""
     plan = bound.plan
     if plan.adapter is not None:
-        yield AttachAdapters(
+        yield ops.AttachAdapters(
             modules=adapted_layers(bound.inventory),
             rank=plan.adapter.kind.rank,
             alpha=plan.adapter.kind.alpha,
@@ -183,33 +136,37 @@ def _trained(bound: BoundPlan) -> Iterator[AnyOp]:
         )
     if bound.frozen:
         place = "freeze" if plan.freeze else "adapter" if plan.adapter else "model.hf"
-        yield FreezeParameters(parameters=tuple(bound.frozen), span=plan.span(place))
+        yield ops.FreezeParameters(parameters=tuple(bound.frozen), span=plan.span(place))
     if bound.quantized:
-        yield QuantizeBase(modules=tuple(bound.quantized), block=NF4_BLOCK, span=plan.span("adapter.base"))
+        yield ops.QuantizeBase(
+            modules=tuple(bound.quantized), block=NF4_BLOCK, span=plan.span("adapter.base")
+        )
 
 
-def _attention(bound: BoundPlan) -> AttachAttention:
+def _attention(bound: BoundPlan) -> ops.AttachAttention:
     plan = bound.plan
     cp, isolates = plan.context_parallel, isolates_documents(plan, bound.inventory)
     calls = attention_calls(plan, bound.inventory)
     if cp is None:
         kind = attention_kind(plan, bound.inventory)
         span = plan.span("model.attention")
-        return AttachAttention(kind=kind, balance="none", over=(), isolates=isolates, calls=calls, span=span)
-    return AttachAttention(
+        return ops.AttachAttention(
+            kind=kind, balance="none", over=(), isolates=isolates, calls=calls, span=span
+        )
+    return ops.AttachAttention(
         kind=cp.rotate, balance=cp.load_balancer, over=cp.on, isolates=isolates, calls=calls, span=cp.span
     )
 
 
 def _recomputation(bound: BoundPlan) -> Iterator[AnyOp]:
     """One op for each of the modes in use."""
-    modes: dict[CheckpointMode, list[str]] = {"full": [], "selective": [], "offload": []}
+    modes: dict[ops.CheckpointMode, list[str]] = {"full": [], "selective": [], "offload": []}
     for fqn in bound.checkpointed:
-        special: CheckpointMode = "selective" if fqn in bound.selective else "offload"
+        special: ops.CheckpointMode = "selective" if fqn in bound.selective else "offload"
         modes[special if fqn in bound.selective | bound.offloaded else "full"].append(fqn)
     for mode, fqns in modes.items():
         if fqns:
-            yield CheckpointActivations(mode=mode, modules=tuple(fqns), span=bound.checkpointed[fqns[0]])
+            yield ops.CheckpointActivations(mode=mode, modules=tuple(fqns), span=bound.checkpointed[fqns[0]])
 
 
 def _fsdp(bound: BoundPlan, fsdp: spec.FsdpSpec) -> Iterator[AnyOp]:
@@ -232,7 +189,7 @@ def _fsdp(bound: BoundPlan, fsdp: spec.FsdpSpec) -> Iterator[AnyOp]:
         *alike.items(),
         (last, [*units_of_stages(bound, root), root]),
     ):
-        yield FullyShard(
+        yield ops.FullyShard(
             groups=tuple(group.fqns for group in groups),
             shard_over=over,
             replicate_over=(fsdp.replicate_on,) if fsdp.replicate_on else (),
@@ -248,67 +205,67 @@ def _fsdp(bound: BoundPlan, fsdp: spec.FsdpSpec) -> Iterator[AnyOp]:
         yield _prefetch(bound, fsdp.prefetch)
 
 
-def _prefetch(bound: BoundPlan, ahead: int) -> PrefetchUnits:
+def _prefetch(bound: BoundPlan, ahead: int) -> ops.PrefetchUnits:
     """More units than the one that FSDP2 gathers ahead by itself."""
     order = {name: index for index, name in enumerate(bound.inventory.names())}
     first = (min(group.fqns, key=order.__getitem__) for group in bound.units)
     units = ("", *sorted(first, key=order.__getitem__))
-    return PrefetchUnits(ahead=ahead, units=units, span=bound.plan.span("fsdp.prefetch"))
+    return ops.PrefetchUnits(ahead=ahead, units=units, span=bound.plan.span("fsdp.prefetch"))
 
 
 def _step(bound: BoundPlan) -> Iterator[AnyOp]:
     plan = bound.plan
     everything = tuple(MeshDim)
     tp = plan.tensor_parallel.on if plan.tensor_parallel else ()
-    yield from start_profile(plan)
+    yield from observing.start_profile(plan)
     yield next_batch(plan)
-    yield Accumulate(
+    yield ops.Accumulate(
         times=gradient_accumulation(plan),
         body=tuple(_micro_step(bound)),
         orders=micro_orders(bound),
         span=plan.span("train"),
     )
     if plan.fsdp is None:
-        yield AllReduceGradients(
+        yield ops.AllReduceGradients(
             over=_WHOLE_REPLICAS,
             blocks=bound.inventory.blocks,
             bucket_bytes=_BUCKET_BYTES,
             span=plan.span("mesh.dp_replicate"),
         )
-    yield SyncGradients(over=tp, span=plan.span("optimizer"))
+    yield ops.SyncGradients(over=tp, span=plan.span("optimizer"))
     yield from sum_ties(bound)
-    yield ClipGradients(
+    yield ops.ClipGradients(
         max_norm=plan.optimizer.clip_grad_norm,
         over=everything,
         span=plan.span("optimizer.clip_grad_norm"),
-        **stated(ClipGradients, plan),
+        **stated(ops.ClipGradients, plan),
     )
     # Before the optimizer, so a NaN or inf loss changes no weight.
     summed = (MeshDim.PP, *TOKEN_DIMS)
     agree = tuple(dim for dim in MeshDim if dim not in summed and bound.plan.mesh.size(dim) > 1)
-    yield ReduceMetrics(over=summed, agree_over=agree, span=plan.span("train"))
-    yield from guard_step(plan)
-    yield from move_biases(bound)
-    yield from read_gradients(plan)
-    yield StepOptimizer(span=plan.span("optimizer"), **stated(StepOptimizer, plan))
-    yield from update_averages(plan)
-    yield from read_step(plan)
-    yield StepSchedule(span=plan.span("optimizer.schedule"))
-    yield from compare_replicas(bound)
+    yield ops.ReduceMetrics(over=summed, agree_over=agree, span=plan.span("train"))
+    yield from observing.guard_step(plan)
+    yield from losses.move_biases(bound)
+    yield from observing.read_gradients(plan)
+    yield ops.StepOptimizer(span=plan.span("optimizer"), **stated(ops.StepOptimizer, plan))
+    yield from saving.update_averages(plan)
+    yield from observing.read_step(plan)
+    yield ops.StepSchedule(span=plan.span("optimizer.schedule"))
+    yield from observing.compare_replicas(bound)
     yield from _evaluations(bound)
-    yield from read_evaluations(plan)
-    yield from agree_to_stop(plan)
-    yield Log(every_steps=plan.train.log_every, over=everything, span=plan.span("train.log_every"))
-    yield from stop_profile(plan)
+    yield from observing.read_evaluations(plan)
+    yield from observing.agree_to_stop(plan)
+    yield ops.Log(every_steps=plan.train.log_every, over=everything, span=plan.span("train.log_every"))
+    yield from observing.stop_profile(plan)
     # Last, so a step whose save fails is still logged and traced.
-    yield from settle_save(plan)
+    yield from saving.settle_save(plan)
 
 
-def _evaluations(bound: BoundPlan) -> Iterator[Evaluate | JudgeEvaluations]:
+def _evaluations(bound: BoundPlan) -> Iterator[ops.Evaluate | ops.JudgeEvaluations]:
     plan = bound.plan
     body = tuple(_forward_step(bound))
     for label, name, _ in evaluations(plan):
-        yield Evaluate(
+        yield ops.Evaluate(
             label=label,
             every_steps=plan.data.eval[name].every,
             over=(MeshDim.PP, *TOKEN_DIMS),
@@ -317,7 +274,7 @@ def _evaluations(bound: BoundPlan) -> Iterator[Evaluate | JudgeEvaluations]:
         )
     for name, block in plan.data.eval.items():
         if block.patience is not None or block.keep_best:
-            yield JudgeEvaluations(
+            yield ops.JudgeEvaluations(
                 evaluation=name,
                 labels=tuple(label for label, of, _ in evaluations(plan) if of == name),
                 patience=block.patience,
@@ -328,22 +285,22 @@ def _evaluations(bound: BoundPlan) -> Iterator[Evaluate | JudgeEvaluations]:
             )
 
 
-def _micro_step(bound: BoundPlan) -> Iterator[MicroOp]:
+def _micro_step(bound: BoundPlan) -> Iterator[ops.MicroOp]:
     *forward, loss = _forward_step(bound)
-    yield from (*forward, *sum_routes(bound), loss)
+    yield from (*forward, *losses.sum_routes(bound), loss)
     sums = () if bound.plan.fsdp else _WHOLE_REPLICAS
     over = tuple(dim for dim in MeshDim if dim in (*sums, *_model_dims(bound.plan)))
-    backward = Backward(over=over, span=bound.plan.span("model"))
+    backward = ops.Backward(over=over, span=bound.plan.span("model"))
     yield from passed(bound, backward, "gradients")
     fsdp = bound.plan.fsdp
     reduced = sums if fsdp is None else (fsdp.replicate_on, *fsdp.on)
     yield from weight_gradients(bound, tuple(dim for dim in MeshDim if dim in reduced))
 
 
-def _forward_step(bound: BoundPlan) -> Iterator[EvaluationOp]:
+def _forward_step(bound: BoundPlan) -> Iterator[ops.EvaluationOp]:
     plan, cp = bound.plan, bound.plan.context_parallel
     positions = bound.inventory.positions
-    yield ShardContext(
+    yield ops.ShardContext(
         balance=cp.load_balancer if cp else "none",
         buffers=tuple((name, tensor_dim) for name, (tensor_dim, _) in sorted(bound.buffers.items())),
         over=cp.on if cp else (),
@@ -351,9 +308,9 @@ def _forward_step(bound: BoundPlan) -> Iterator[EvaluationOp]:
         uncounted_token=positions.uncounted_token,
         span=cp.span if cp else plan.span("data"),
     )
-    yield from encode_images(bound)
-    yield from passed(bound, Forward(over=_model_dims(plan), span=plan.span("model")), "activations")
-    yield compute_loss(bound)
+    yield from model.encode_images(bound)
+    yield from passed(bound, ops.Forward(over=_model_dims(plan), span=plan.span("model")), "activations")
+    yield losses.compute_loss(bound)
 
 
 def _model_dims(plan: spec.Plan) -> tuple[MeshDim, ...]:
@@ -368,8 +325,8 @@ def _save(bound: BoundPlan) -> Iterator[AnyOp]:
     checkpoint = bound.plan.checkpoint
     if checkpoint is None:
         return
-    yield from save_checkpoint(bound.plan)
-    yield from export_weights(bound, checkpoint, over=_weight_dims(bound.plan))
+    yield from saving.save_checkpoint(bound.plan)
+    yield from saving.export_weights(bound, checkpoint, over=_weight_dims(bound.plan))
 
 
 def _weight_dims(plan: spec.Plan) -> tuple[MeshDim, ...]:

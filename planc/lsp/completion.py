@@ -7,17 +7,8 @@ from dataclasses import Field
 from enum import StrEnum
 from typing import Any
 
+from planc.lsp import language
 from planc.lsp.cursor import Cursor, cursor
-from planc.lsp.language import (
-    calls_in,
-    field_of,
-    names_for,
-    next_parts,
-    shape_of,
-    takes_params,
-    units_of,
-    words_of,
-)
 from planc.lsp.session import Analysis
 from planc.plan.blocks import BLOCKS, Shape
 from planc.plan.facts import COUNTS, FLAGS
@@ -99,11 +90,11 @@ def complete(analysis: Analysis, line: int, column: int) -> tuple[Item, ...]:
 def _in_string(place: _Place) -> Iterator[Item]:
     """The next parts of the names that a half-written pattern matches."""
     at, inventory = place.at, place.analysis.inventory
-    shape = shape_of(at.blocks)
+    shape = language.shape_of(at.blocks)
     is_pattern = shape is not None and shape.actions and not at.statement and at.calls in ((), ((),))
     if not is_pattern or inventory is None or at.string is None:
         return
-    over, parts = next_parts(at.string, names_for(at.blocks[0][0], inventory))
+    over, parts = language.next_parts(at.string, language.names_for(at.blocks[0][0], inventory))
     for part in parts:
         yield place.item(part, Kind.MODULE, over=over)
 
@@ -116,7 +107,7 @@ def _items(place: _Place) -> Iterator[Item]:
         yield from _at_top(place)
     elif at.blocks[0][0] == "expect":
         yield from _in_expect(place)
-    elif (shape := shape_of(at.blocks)) is not None:
+    elif (shape := language.shape_of(at.blocks)) is not None:
         yield from _in_block(place, shape)
 
 
@@ -160,7 +151,7 @@ def _in_block(place: _Place, shape: Shape) -> Iterator[Item]:
         if statement[-1] == "->":
             yield from _actions(place, shape)
     elif "=" in statement:
-        found = field_of(shape.record, statement[0])
+        found = language.field_of(shape.record, statement[0])
         if found is not None:
             yield from _values(place, type_of(found), statement[statement.index("=") + 1 :])
     elif statement == ("use",):
@@ -230,15 +221,15 @@ def _imported(statement: ast.Import, analysis: Analysis) -> Iterable[ast.Block]:
 def _values(place: _Place, wanted: ValueType, written: Sequence[str]) -> Iterator[Item]:
     """Words, calls and parameters at the start of a value; units after a number."""
     if not written:
-        calls = calls_in(wanted)
-        for word in words_of(wanted):
+        calls = language.calls_in(wanted)
+        for word in language.words_of(wanted):
             doc = on_one_line(calls[word].__doc__, of=calls[word]) if word in calls else ""
             yield place.item(word, Kind.CALL if word in calls else Kind.WORD, doc=doc)
-        for param in place.tree.statements if takes_params(wanted) else ():
+        for param in place.tree.statements if language.takes_params(wanted) else ():
             if isinstance(param, ast.Param):
                 yield place.item(param.name.text, Kind.PARAM, detail=param.type.name.text)
     elif len(written) == 1 and written[0].lstrip("-")[:1].isdecimal():
-        yield from (place.item(unit, Kind.UNIT) for unit in units_of(wanted))
+        yield from (place.item(unit, Kind.UNIT) for unit in language.units_of(wanted))
 
 
 def _in_call(place: _Place) -> Iterator[Item]:
@@ -248,7 +239,9 @@ def _in_call(place: _Place) -> Iterator[Item]:
     if isinstance(wanted, type):
         if not statement:
             yield from (_key(place, key) for key in keys(wanted))
-        elif len(statement) > 1 and statement[1] == "=" and (found := field_of(wanted, statement[0])):
+        elif (
+            len(statement) > 1 and statement[1] == "=" and (found := language.field_of(wanted, statement[0]))
+        ):
             yield from _values(place, type_of(found), statement[2:])
         first = keys(wanted)[:1]
         if not statement and first and first[0].metadata["positional"]:
@@ -259,7 +252,7 @@ def _in_call(place: _Place) -> Iterator[Item]:
 
 def _wanted(place: _Place) -> type[Any] | ValueType | None:
     """The record of the innermost open call's arguments, or the type of the items of an open list."""
-    shape = shape_of(place.at.blocks)
+    shape = language.shape_of(place.at.blocks)
     wanted: type[Any] | ValueType | None = None
     for depth, before in enumerate(place.at.calls):
         words = tuple(word for word in before if word != "override")
@@ -281,14 +274,14 @@ def _inside(outer: type[Any] | ValueType | None, words: Sequence[str]) -> type[A
     """Return the type that `key = name(` or `key = [` opens within `outer`."""
     wanted = outer
     if isinstance(outer, type):
-        one = field_of(outer, words[0]) if len(words) > 1 and words[1] == "=" else None
+        one = language.field_of(outer, words[0]) if len(words) > 1 and words[1] == "=" else None
         first = keys(outer)[:1]
         one = one or (first[0] if first and first[0].metadata["positional"] else None)
         wanted = type_of(one) if one else None
     if wanted is None or isinstance(wanted, type):
         return None
     is_list = not words or words[-1] == "="
-    return wanted if is_list else calls_in(wanted).get(words[-1])
+    return wanted if is_list else language.calls_in(wanted).get(words[-1])
 
 
 def _key(place: _Place, one: Field[Any]) -> Item:

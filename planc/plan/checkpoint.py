@@ -2,22 +2,64 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
+from planc.hub.names import is_repository
 from planc.plan import codes
 from planc.plan.epochs import EPOCHS
 from planc.plan.keys import key, keyed
+from planc.plan.model_source import Repository
 from planc.plan.nested import nested
-from planc.plan.push import PUSH, HubPush
 from planc.plan.quantities import SECONDS, STEPS
-from planc.plan.scalars import Bool, Choice, Int, Path, Quantity
+from planc.plan.scalars import Bool, Choice, Int, Path, Quantity, Text
 from planc.plan.scope import Scope
 from planc.plan.types import Optional, Variant
 from planc.record import record
 from planc.syntax import ast
 from planc.vocab import DType
+
+_BRANCH = re.compile(r"(?!refs/)[A-Za-z0-9][\w-]*([./][\w-]+)*", re.ASCII)
+
+
+@record
+class _Branch:
+    def convert(self, value: ast.Value, scope: Scope) -> str | None:
+        text: str | None = Text().convert(value, scope)
+        if text is None or _BRANCH.fullmatch(text):
+            return text
+        what = f'"{text}" is not the name of a branch'
+        scope.report(
+            codes.WRONG_ARGUMENTS, value.span, what, help='write a name such as `"main"` or `"v1.0"`'
+        )
+        return None
+
+    def describe(self, *, mark: str = "") -> str:
+        return "a branch in quotes"
+
+    def render(self, value: str) -> str:
+        return Text().render(value)
+
+
+@keyed
+class _HubPush:
+    """A model repository of the Hugging Face Hub, created by the first push."""
+
+    repository: str = key(Repository(), doc="the repository, as in `org/name`", positional=True)
+    private: bool = key(
+        Bool(), unsaid=True, doc="whether the repository is private; a push to one that differs is refused"
+    )
+    revision: str = key(_Branch(), unsaid="main", doc="the branch; the push creates one that is missing")
+
+
+def _written(text: str) -> tuple[str, bool]:
+    """The call to write for a repository in quotes."""
+    return f'hub("{text}")', is_repository(text)
+
+
+_PUSH = Optional(Variant({"hub": _HubPush}, "push", from_text=_written))
 
 
 class WhenBusy(StrEnum):
@@ -90,7 +132,7 @@ def _weights() -> Any:
 def _push() -> Any:
     """The key of the repository that an export is pushed to."""
     return key(
-        PUSH,
+        _PUSH,
         unsaid=None,
         doc="the repository of the Hugging Face Hub that rank 0 pushes the export to, once it is written",
         example='hub("org/name")',
@@ -142,7 +184,7 @@ class HfExport:
     )
     merged: bool = key(Bool(), unsaid=False, doc="add to each adapted layer's weight what its adapter does")
     weights: ExportedWeights = _weights()
-    push: HubPush | None = _push()
+    push: _HubPush | None = _push()
 
 
 @keyed
@@ -151,7 +193,7 @@ class AdapterExport:
 
     when: ExportTime = key(Choice(ExportTime), unsaid=ExportTime.END, doc="after the last step")
     weights: ExportedWeights = _weights()
-    push: HubPush | None = _push()
+    push: _HubPush | None = _push()
 
 
 @keyed

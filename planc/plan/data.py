@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from planc.data_sources import BY_NAME, SourceKind
 from planc.data_sources.globs import without_compression
-from planc.extend.data_source import DATA_SOURCE
+from planc.extend.decorators import DATA_SOURCE, ROW_TRANSFORM
 from planc.extend.reference import Extension
-from planc.extend.row_transform import ROW_TRANSFORM
 from planc.plan.conversations import DATASETS, IGNORED, SPLIT, SUBSET, Chat, ImageChat, Pairs
 from planc.plan.extensions import OnlyExtension, OrExtension
 from planc.plan.keys import key, keyed

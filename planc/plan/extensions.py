@@ -8,8 +8,7 @@ from typing import Any
 
 from planc.diagnostics import Label, has_errors
 from planc.extend.declarations import Declaration, Parameter
-from planc.extend.kind import Kind
-from planc.extend.model import MODEL
+from planc.extend.decorators import MODEL, Kind
 from planc.extend.reference import Argument, Extension
 from planc.plan import codes
 from planc.plan.scalars import Bool, Float, Int, Text, ValueType, wrong_type

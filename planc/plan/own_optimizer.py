@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planc.extend.declarations import Declaration
-from planc.extend.optimizer import OPTIMIZER
+from planc.extend.decorators import OPTIMIZER, SCHEDULE
 from planc.extend.reference import Extension
-from planc.extend.schedule import SCHEDULE
 from planc.plan.extensions import OrExtension
 from planc.plan.optimizer import OPTIMIZERS, SCHEDULES, OwnOptimizer, OwnSchedule
 from planc.plan.types import Variant

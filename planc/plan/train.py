@@ -5,20 +5,47 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from planc.extend.loss import LOSS
+from planc.extend.declarations import Declaration
+from planc.extend.decorators import CALLBACK, LOSS, METRIC
 from planc.extend.reference import Extension, OwnCallback, OwnMetric
-from planc.plan.extensions import OrExtension
+from planc.plan.extensions import OnlyExtension, OrExtension
 from planc.plan.keys import key, keyed
 from planc.plan.model_source import ModelSource
-from planc.plan.own_readers import CALLBACKS, METRICS
 from planc.plan.quantities import STEPS
 from planc.plan.scalars import Float, Int, Path, Quantity
 from planc.plan.shares import Weight
 from planc.plan.train_length import Tokens
-from planc.plan.types import Optional, OrAuto, Variant
+from planc.plan.types import List, Optional, OrAuto, Variant
 
 if TYPE_CHECKING:
     from fractions import Fraction
+
+
+def _metric(extension: Extension, declaration: Declaration) -> OwnMetric:
+    return OwnMetric(extension=extension, reduce=_chosen(declaration, "reduce", "mean"))
+
+
+def _callback(extension: Extension, declaration: Declaration) -> OwnCallback:
+    ranks = _chosen(declaration, "ranks", "zero")
+    return OwnCallback(extension=extension, ranks=ranks, points=declaration.methods)
+
+
+def _chosen(declaration: Declaration, option: str, default: str) -> Any:
+    """The word of an option, which is one of its kind's."""
+    (word,) = dict(declaration.options).get(option, (default,))
+    return word
+
+
+def _code(value: OwnMetric | OwnCallback) -> Extension:
+    return value.extension
+
+
+def _name(value: OwnMetric | OwnCallback) -> str:
+    return value.extension.entry
+
+
+_METRICS = List(OnlyExtension(METRIC, _metric, _code), name_of=_name)
+_CALLBACKS = List(OnlyExtension(CALLBACK, _callback, _code), name_of=_name)
 
 
 @keyed
@@ -145,8 +172,8 @@ class TrainSpec:
         example="0.999",
     )
     metrics: tuple[OwnMetric, ...] = key(
-        METRICS, unsaid=(), doc="numbers of each logged step, computed by the plan's own code"
+        _METRICS, unsaid=(), doc="numbers of each logged step, computed by the plan's own code"
     )
     callbacks: tuple[OwnCallback, ...] = key(
-        CALLBACKS, unsaid=(), doc="code of the plan's own that reads the run, and may end it"
+        _CALLBACKS, unsaid=(), doc="code of the plan's own that reads the run, and may end it"
     )

@@ -13,17 +13,8 @@ from planc.figures.figure import num_bytes
 from planc.graph.graph import Graph
 from planc.report.charts import Bar, bars
 from planc.report.html import Html, details, element, markup, paragraph, table
+from planc.show import estimate
 from planc.show.attention import attention_rows
-from planc.show.estimate import (
-    at_interval_text,
-    caveats,
-    elsewhere_rows,
-    peak_rows,
-    traffic,
-    traffic_row,
-    verdict,
-    work_rows,
-)
 from planc.show.times import Times, bound_parts, bound_rows, expected_parts, expected_rows, no_time
 
 
@@ -33,8 +24,8 @@ def memory_section(estimated: Estimate, *, device: Device | None) -> Html:
     drawn = [_part(estimated, name) for name, _ in estimated.memory.peak_parts]
     drawn.append(Bar("peak", peak.text, (peak.count,), is_total=True))
     limit = device.memory_bytes if device else None
-    words = [f"on {device.name}: {verdict(estimated, device)}"] if device else []
-    rows = [*peak_rows(estimated), *elsewhere_rows(estimated)]
+    words = [f"on {device.name}: {estimate.verdict(estimated, device)}"] if device else []
+    rows = [*estimate.peak_rows(estimated), *estimate.elsewhere_rows(estimated)]
     header = ("part", "bytes", "", "formula")
     caption = f"Memory per rank at the peak, in {needs.peak_phase(estimated).text}{estimated.whose}"
     if device:
@@ -42,7 +33,7 @@ def memory_section(estimated: Estimate, *, device: Device | None) -> Html:
     return markup(
         *map(paragraph, words),
         element("figure", bars(drawn, caption=caption, mark=limit)),
-        *map(paragraph, caveats(estimated)),
+        *map(paragraph, estimate.caveats(estimated)),
         details(
             "How each part is computed, and parts outside of the peak",
             table(rows, header=header, caption="Memory"),
@@ -85,19 +76,19 @@ def communication_section(estimated: Estimate) -> Html:
         return paragraph("A step sends nothing.")
     drawn = [
         Bar(f"{one.over} {one.kind}, {one.cause}", one.sent.text, (one.sent.count,))
-        for one in traffic(estimated)
+        for one in estimate.traffic(estimated)
     ]
     drawn.append(Bar("total", sent.text, (sent.count,), is_total=True))
-    rows = [*map(traffic_row, traffic(estimated))]
+    rows = [*map(estimate.traffic_row, estimate.traffic(estimated))]
     header = ("over", "collective", "number", "group", "sent", "cause")
     whose = estimated.of_most(Estimate.sent_bytes).whose
-    rarely = [f"And {at_interval_text(interval)}." for interval in estimated.at_intervals]
+    rarely = [f"And {estimate.at_interval_text(interval)}." for interval in estimated.at_intervals]
     return markup(
         element("figure", bars(drawn, caption=f"Sent per rank and step, in {number.text}{whose}")),
         *map(paragraph, rarely),
         details("As a table", table(rows, header=header, caption="Communication per step, per rank")),
         details("Attention", table([*attention_rows(estimated)], caption="Attention")),
-        details("Work per step", table([*work_rows(estimated)], caption="Work per step")),
+        details("Work per step", table([*estimate.work_rows(estimated)], caption="Work per step")),
     )
 
 

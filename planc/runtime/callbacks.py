@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from planc.extend.callback import POINTS
-from planc.extend.callback import Stop as Stop
+from planc.extend.decorators import POINTS
+from planc.extend.decorators import Stop as Stop
 from planc.runtime.observer import Evaluation, Step, StepMetrics
 
 Ranks = Literal["zero", "all"]

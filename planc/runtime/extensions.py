@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from planc.extend.declarations import imported_names
-from planc.extend.kind import MARK
+from planc.extend.decorators import MARK
 from planc.extend.reference import Extension
 from planc.runtime.errors import STOPS, ExitCode, RunError
 from planc.source import tree_root

@@ -17,19 +17,9 @@ from torch.distributed.tensor import DTensor, Replicate
 from torch.optim import Optimizer
 
 from planc.estimate.predictions import predictions
+from planc.graph import ops
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.op import Op
-from planc.graph.ops import (
-    BalanceExperts,
-    BuildModel,
-    ClipGradients,
-    InitAdapters,
-    InitWeights,
-    LoadWeights,
-    ResumeCheckpoint,
-    SaveCheckpoint,
-    StepOptimizer,
-)
 from planc.inventory.adapters import with_adapters
 from planc.inventory.files import INVENTORY_NAME
 from planc.inventory.load import load_inventory
@@ -109,28 +99,28 @@ class Recorder(TorchBackend):
     def execute(self, op: Op, position: Position) -> None:
         if self.before_op is not None:
             self.before_op(self.state, op, position)
-        if isinstance(op, StepOptimizer):
+        if isinstance(op, ops.StepOptimizer):
             rates = {repr(float(group["lr"])): "" for group in self.state[Optimizer].param_groups}
             all_rates = of_all_stages(self.state, rates)
             self.record.learning_rates.append(tuple(sorted(map(float, all_rates))))
-        if isinstance(op, ClipGradients) and position.step == 1:
+        if isinstance(op, ops.ClipGradients) and position.step == 1:
             gradients = {name: p.grad for name, p in self._parameters().items() if p.grad is not None}
             packings = packings_of(self.state[nn.Module])
             self.record.blocks |= local_digests(gradients, prefix="gradient of ")
             self.record.gradients = tensors_of_all_stages(self.state, whole_tensors(gradients, packings))
         super().execute(op, position)
-        if self.perturbs and isinstance(op, InitWeights):
+        if self.perturbs and isinstance(op, ops.InitWeights):
             perturb(self.state[nn.Module], seed=op.seed)
-        if self.perturbs and isinstance(op, InitAdapters):
+        if self.perturbs and isinstance(op, ops.InitAdapters):
             perturb(self.state[nn.Module], seed=op.seed, within=op.modules)
-        if isinstance(op, InitWeights | LoadWeights | InitAdapters):
+        if isinstance(op, ops.InitWeights | ops.LoadWeights | ops.InitAdapters):
             whole = whole_tensors(self._parameters(), packings_of(self.state[nn.Module]))
             whole = as_weights(self.run.graph, whole)
             self.record.initial = of_all_stages(self.state, digests(whole))
             buffers = whole_tensors(dict(self.state[nn.Module].named_buffers()), {})
             self.record.buffers = of_all_stages(self.state, digests(buffers))
-        step = self.completed_steps() if isinstance(op, ResumeCheckpoint) else position.step
-        if isinstance(op, ResumeCheckpoint | SaveCheckpoint) and step:
+        step = self.completed_steps() if isinstance(op, ops.ResumeCheckpoint) else position.step
+        if isinstance(op, ops.ResumeCheckpoint | ops.SaveCheckpoint) and step:
             own = self.state[Weights], self.state[Optimizer], self.state.get(Averages)
             saved = training_state(*own, self.state.get(Pipeline))
             whole = whole_tensors(named_tensors(saved), named_packings(saved))
@@ -176,7 +166,7 @@ def open_run(task: Task, observer: Observer) -> Run:
 
 def counted_first_step(task: Task, *, rank: int) -> FirstStep | None:
     """The comparison of the first step's collectives; None if it is left out, or nothing predicts them."""
-    build = next(op for op in task.graph.setup if isinstance(op, BuildModel))
+    build = next(op for op in task.graph.setup if isinstance(op, ops.BuildModel))
     folder = task.base / build.path
     if not (task.compares_collectives and (folder / INVENTORY_NAME).exists()):
         return None
@@ -199,7 +189,7 @@ def train_rank(rank: int, world_size: int, task: Task) -> Record:
     record.notes = tuple(recorder.run.shown)
     model = recorder.state[nn.Module]
     parameters = dict(model.named_parameters())
-    balances = (op for op in task.graph.setup if isinstance(op, BalanceExperts))
+    balances = (op for op in task.graph.setup if isinstance(op, ops.BalanceExperts))
     moved = {bias for op in balances for *_, bias in op.layers}
     biases = {name: buffer for name, buffer in model.named_buffers() if name in moved}
     record.blocks |= local_digests({**parameters, **biases}, prefix="final ")

@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor
 
+from planc.graph import ops
 from planc.graph.extensions import extensions_of
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.ops import ClipGradients, InitMesh
@@ -24,10 +25,13 @@ from planc.plan.bind import BoundPlan
 from planc.runtime.data.errors import DataError
 from planc.runtime.errors import STOPS, RunError
 from planc.runtime.extensions import not_permitted
+from planc.runtime.rehearsal.stack import outline
+from planc.runtime.torch.reporting.own_readers import setting_of, trials
+from planc.runtime.torch.weights.adapters import attach
+from planc.runtime.torch.weights.build import meta_model
 from planc.tables import plural
 from planc.verify.compare import disagreements, relative_distance, worst_gradient, worst_relative
 from planc.verify.outcome import Item, Report, Verdict
-from planc.verify.own_readers import readers_verdicts
 from planc.verify.pool import RankError, run_ranks, start_server
 from planc.verify.ranks import BeforeOp, Record, Task, digest, train_rank
 from planc.verify.recipe import NUM_STEPS
@@ -79,7 +83,7 @@ def verify(
             _require_devices(shrunk.graph.world_size)
         launch = partial(run_plan, folder=folder, backend=backend, before_op=before_op)
         verdicts = (
-            *readers_verdicts(graph, base=base),
+            *_readers_verdicts(graph, base=base),
             *_verdicts(shrunk, training, launch=launch),
         )
     return Report(
@@ -307,3 +311,23 @@ def _with_clip(graph: Graph, max_norm: float | None) -> Graph:
     """The graph with another maximum norm."""
     step = (replace(op, max_norm=max_norm) if isinstance(op, ClipGradients) else op for op in graph.step)
     return replace(graph, step=tuple(step))
+
+
+def _readers_verdicts(graph: Graph, *, base: Path) -> Iterator[Verdict]:
+    """A verdict for each metric and callback of the plan: their trials, by the names of the whole model.
+
+    A small model lacks some of the parameters that they may ask for.
+    """
+    loads = [op for op in graph.setup if isinstance(op, ops.LoadReaders)]
+    if not loads:
+        return
+    build = next(op for op in graph.setup if isinstance(op, ops.BuildModel))
+    model = meta_model(build, base=base, runs_extensions=True)
+    if graph.adapters is not None:
+        attach(model, graph.adapters)
+    setting = setting_of(graph, outline(model), device=torch.device("cpu"), rank=0)
+    for trial in (trial for op in loads for trial in trials(op, setting, base=base, is_allowed=True)):
+        try:
+            yield Verdict(Item.OWN_CODE, True, trial().note)
+        except RunError as error:
+            yield Verdict(Item.OWN_CODE, False, error.message)

@@ -18,7 +18,7 @@ from torch import Tensor
 from planc.devices import attention_kernels
 from planc.devices.attention_kernels import AttentionCall, Kernel, kernel_of
 from planc.runtime.torch import private
-from planc.runtime.torch.attention import cudnn, kernels, plain
+from planc.runtime.torch.attention import kernels, plain
 from planc.runtime.torch.attention.blocks import lower_right_attention
 from planc.runtime.torch.attention.plain import plain_attention
 from planc.runtime.torch.attention.register import Kind, register_attention
@@ -229,12 +229,12 @@ def test_cudnn_takes_heads_that_are_not_grouped(
 
     def prefers(query: Tensor, *, value: Tensor, has_mask: bool) -> bool:
         with monkeypatch.context() as patches:
-            patches.setattr(cudnn, "_choice", lambda *arguments: asked.append(arguments[-1]) or True)
-            return cudnn.prefers_cudnn(query.to("meta"), value=value.to("meta"), has_mask=has_mask)
+            patches.setattr(plain, "_choice", lambda *arguments: asked.append(arguments[-1]) or True)
+            return plain.prefers_cudnn(query.to("meta"), value=value.to("meta"), has_mask=has_mask)
 
     efficient(monkeypatch)
     monkeypatch.setattr(plain, "prefers_cudnn", prefers)
-    monkeypatch.setattr(cudnn, "sdpa_kernel", lambda _: nullcontext())
+    monkeypatch.setattr(plain, "sdpa_kernel", lambda _: nullcontext())
     query, key, value = (torch.randn(2, heads, KEYS, 16) for heads in (4, kv_heads, kv_heads))
     out = plain_attention(query, key=key, value=value, scale=SCALE, windows=Windows(), window=window)
     assert asked == taken

@@ -16,7 +16,7 @@ from planc.runtime.checkpoint_format.verify import read_manifest, verify
 from planc.runtime.observer import WaitCause
 from planc.runtime.torch.checkpoint import BackgroundSaves, TrainingState, save
 from planc.runtime.torch.checkpoint import background as background_module
-from planc.runtime.torch.checkpoint.staging import Stage
+from planc.runtime.torch.checkpoint.background import Stage
 from tests.dist.checkpoint_state import (
     FSDP2_TP2,
     HSDP,

@@ -13,10 +13,9 @@ from torch import nn
 
 from planc.runtime.errors import ExitCode
 from planc.runtime.interpreter import run
-from planc.runtime.torch.backend import TorchBackend
+from planc.runtime.torch.backend import TorchBackend, shares_of_ranks
 from planc.runtime.torch.parallel.mesh import Mesh
 from planc.runtime.torch.parallel.pipeline import Pipeline
-from planc.runtime.torch.reporting.stage_shares import shares_of_ranks
 from tests.dist.faulty_steps import Fault, Listening, run_faulty
 from tests.dist.pool import run_ranks
 from tests.parity.cases import Case, compile_case

@@ -12,7 +12,7 @@ import torch
 
 from planc.runtime.errors import RunError
 from planc.runtime.process import Launch
-from planc.runtime.torch.checkpoint.staging import Stage
+from planc.runtime.torch.checkpoint.background import Stage
 from planc.runtime.torch.parallel.mesh import choose_device
 from planc.runtime.torch.reporting.metrics import _memory_bytes
 from planc.runtime.torch.training.forward_backward import _seed

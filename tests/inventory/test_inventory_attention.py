@@ -11,11 +11,11 @@ import pytest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from planc.api import check_source
-from planc.inventory.attention_extras import attention_extras
 from planc.inventory.codec import dumps, loads
 from planc.inventory.files import InventoryError
 from planc.inventory.head_shares import Packed, PerHead
 from planc.inventory.known import KnownModels
+from planc.inventory.probe.attention_calls import attention_extras
 from planc.inventory.probe.probe import probe
 from planc.inventory.schema import Attention
 from planc.source import SourceFile

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from planc.inventory.files import InventoryError
-from planc.inventory.probe.probe import probe
-from planc.inventory.skipped_modules import refuse_skipped
+from planc.inventory.probe.probe import probe, refuse_skipped
 from planc.modeling.first_positions import FirstPositions
 
 DBRX = {

@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 from planc.extend import KINDS
-from planc.extend.callback import POINTS, Stop
 from planc.extend.declarations import read_declarations
+from planc.extend.decorators import POINTS, Stop
 from planc.runtime.callbacks import Callback, Metric
 from planc.runtime.errors import RunError
 from planc.runtime.torch.extensions.trials import RefusedError

@@ -10,9 +10,9 @@ import pytest
 
 from planc.devices.segment import Segment
 from planc.inventory.load import save_inventory
-from planc.runtime.rehearsal.allocator import SMALL_BYTES, reserved_bytes
 from planc.runtime.rehearsal.findings import Measured
 from planc.runtime.rehearsal.lives import Life, Lives, Moment, Visit, repeated
+from planc.runtime.rehearsal.measure import SMALL_BYTES, reserved_bytes
 from planc.runtime.rehearsal.rehearse import rehearse
 from tests.dist.pool import run_ranks
 from tests.parity.cases import MODELS, Case, compile_case

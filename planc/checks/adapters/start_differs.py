@@ -6,13 +6,7 @@ from collections.abc import Iterator
 
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Label
-from planc.hub.peft_adapter import (
-    Sizes,
-    UnreadableAdapterError,
-    differences,
-    names_of_stacks,
-    read_adapter,
-)
+from planc.hub import peft_adapter
 from planc.inventory.adapters import adapted_stacks, is_adaptable, saved_apart, stacks_of
 
 CODE = Code("P773", "adapter-start-differs", "the adapters to start from are not those of the plan")
@@ -28,11 +22,11 @@ def check(subject: Subject) -> Findings:
     if not folder.is_dir():
         return
     try:
-        adapter = read_adapter(folder)
-    except UnreadableAdapterError as error:
+        adapter = peft_adapter.read_adapter(folder)
+    except peft_adapter.UnreadableAdapterError as error:
         yield CODE.at(written, str(error), help="name a directory of LoRA adapters, as peft saves them")
         return
-    problems = differences(
+    problems = peft_adapter.differences(
         adapter,
         rank=spec.kind.rank,
         alpha=spec.kind.alpha,
@@ -64,10 +58,10 @@ def _apart(subject: Subject) -> dict[str, tuple[int, ...] | None]:
     return {name: shapes[name] for name in saved_apart(inventory, frozen)}
 
 
-def _sizes(subject: Subject) -> Iterator[tuple[str, Sizes]]:
+def _sizes(subject: Subject) -> Iterator[tuple[str, peft_adapter.Sizes]]:
     """(peft's name of a layer or of a stack, its sizes)."""
     inventory = subject.inventory
-    names = names_of_stacks(adapted_stacks(subject.bound.inventory))
+    names = peft_adapter.names_of_stacks(adapted_stacks(subject.bound.inventory))
     for fqn in subject.bound.adapted:
         module = inventory.get(fqn)
         assert module is not None, "a plan adapts layers of its model"

@@ -24,6 +24,7 @@ from planc.cli.support.checkpoints import add_weights_argument, is_export, newes
 from planc.cli.support.exits import UsageError, require_libraries
 from planc.cli.support.terminal import write_view
 from planc.data_sources import Source
+from planc.diagnostics import Diagnostic
 from planc.diagnostics.human import HumanRenderer
 from planc.graph import ops
 from planc.graph.graph import Graph, plan_hash
@@ -31,15 +32,17 @@ from planc.graph.sources import training_data
 from planc.lower.data import source_of
 from planc.lower.evaluating import evaluated_on
 from planc.plan.conversations import ImageChat
-from planc.plan.data import AnySource, Labeled, Mapped, Matched, untransformed
-from planc.plan.given_source import given_source
+from planc.plan.data import SOURCES, AnySource, Labeled, Mapped, Matched, source_call, untransformed
+from planc.plan.scope import Scope
 from planc.plan.task import AnyTask, CausalLm, SequenceClassification, TokenClassification
+from planc.plan.types import Variant
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.verify import read_manifest
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.observer import Evaluation
 from planc.runtime.process import Launch
-from planc.source import Span
+from planc.source import SourceFile, Span
+from planc.syntax.parse import parse_assignment
 from planc.tables import format_number, render_table
 
 DESCRIPTION = """\
@@ -147,7 +150,7 @@ def _source(text: str, training: ops.OpenData) -> tuple[Source, Span]:
 
     RunError if it is none, or if only one of it and the training data has classes, or pairs to match.
     """
-    given, problems, file = given_source(text, name="--data")
+    given, problems, file = _given_source(text, name="--data")
     if given is None:
         raise RunError(HumanRenderer({file.name: file}).render(problems).rstrip())
     task: AnyTask = CausalLm()
@@ -207,3 +210,21 @@ def _perplexity(loss: float) -> float | None:
         return math.exp(loss)
     except OverflowError:
         return None
+
+
+_PREFIX = "data.source="
+
+
+def _given_source(text: str, *, name: str) -> tuple[AnySource | None, tuple[Diagnostic, ...], SourceFile]:
+    """The source of a text that `name` gave, what is wrong with it, and the source that findings point into.
+
+    A text without a call is the path of files, whose suffix names the call.
+    """
+    written = text if "(" in text else source_call(text)
+    file = SourceFile(name, f"{_PREFIX}{written}")
+    assignment, problems = parse_assignment(file)
+    if assignment is None:
+        return None, problems, file
+    scope = Scope({})
+    source: AnySource | None = Variant(SOURCES, "source").convert(assignment.value, scope)
+    return (None if scope.diagnostics else source), tuple(scope.diagnostics), file

@@ -12,6 +12,8 @@ from planc.cli.support.exits import CLEAN, UsageError
 from planc.cli.support.plans import announce_probe
 from planc.cli.support.spinner import spinner
 from planc.cli.support.terminal import write_view
+from planc.figures.plan import parameters
+from planc.graph.text import fold, summarise
 from planc.hub.names import is_hub, parse_hub
 from planc.hub.user_dirs import cache_dir
 from planc.inventory.codec import dumps
@@ -22,9 +24,10 @@ from planc.inventory.load import (
     save_cached_inventory,
     save_inventory,
 )
+from planc.inventory.schema import Inventory, Module
 from planc.runtime.errors import RunError
 from planc.runtime.fetch import require_model
-from planc.show.inventory import inventory_text
+from planc.tables import format_number, format_shape, render_table
 
 DESCRIPTION = """\
 Show a model's structure: modules, parameters, attention, the model's own tensor-parallel plan.
@@ -64,7 +67,7 @@ def run(arguments: Namespace) -> int:
     if arguments.output_format == "json":
         sys.stdout.write(dumps(loaded.inventory))
     else:
-        write_view(inventory_text(loaded.inventory), stream=sys.stdout)
+        write_view(_inventory_text(loaded.inventory), stream=sys.stdout)
         if not arguments.save:
             print(f"{loaded.origin}: {loaded.path}", file=sys.stderr)
     return CLEAN
@@ -89,3 +92,56 @@ def _fetched(name: str) -> Path:
         raise UsageError(str(error)) from error
     except RunError as error:
         raise UsageError(f"{error.message}\n{error.help}") from error
+
+
+def _inventory_text(inventory: Inventory) -> str:
+    """Architecture and sizes, then modules with parameters, attention, ties and the model's own plan."""
+    parts = [_head(inventory), _modules(inventory), _attention(inventory)]
+    if (images := inventory.images) is not None:
+        side = images.patch * images.merge
+        parts.append(
+            f"image encoder, not trained: {parameters(images.num_parameters).text}, a token for each "
+            f"{side} x {side} pixels, in the place of token {images.token}\n"
+        )
+    if inventory.ties:
+        parts.append("tied\n" + "".join(f"  {' = '.join(tie)}\n" for tie in inventory.ties))
+    if inventory.tp_plan:
+        parts.append("the model's own tensor-parallel plan\n" + render_table(inventory.tp_plan, indent="  "))
+    return "\n".join(part for part in parts if part)
+
+
+def _head(inventory: Inventory) -> str:
+    positions = f", {format_number(inventory.max_positions)} positions" if inventory.max_positions else ""
+    return (
+        f"{inventory.architecture} ({inventory.model_type}), "
+        f"{parameters(inventory.num_parameters).text}, vocabulary {format_number(inventory.vocab_size)}, "
+        f"hidden size {format_number(inventory.hidden_size)}{positions}\n"
+    )
+
+
+def _modules(inventory: Inventory) -> str:
+    owners = [module for module in inventory.modules if module.parameters]
+    alike: dict[tuple[object, ...], list[Module]] = {}
+    for module in owners:
+        alike.setdefault((module.class_name, module.kind, module.parameters), []).append(module)
+    rows: dict[str, tuple[str, str, str, str]] = {}
+    for members in alike.values():
+        shapes = ", ".join(f"{p.name} {format_shape(p.shape)}" for p in members[0].parameters)
+        for folded, names in fold([member.fqn for member in members]).items():
+            rows[names[0]] = (folded, members[0].class_name, str(members[0].kind), shapes)
+    ordered = [rows[module.fqn] for module in owners if module.fqn in rows]
+    return render_table(ordered, header=("module", "class", "kind", "parameters"))
+
+
+def _attention(inventory: Inventory) -> str:
+    alike: dict[tuple[int, int, int, int | None], list[str]] = {}
+    for attention in inventory.attentions:
+        key = (attention.num_heads, attention.num_kv_heads, attention.head_dim, attention.window)
+        alike.setdefault(key, []).append(attention.fqn)
+    rows = [
+        (folded, str(heads), str(kv_heads), str(head_dim), str(window) if window else "none")
+        for (heads, kv_heads, head_dim, window), fqns in alike.items()
+        for folded in summarise(fqns)
+    ]
+    header = ("attention", "heads", "kv heads", "head dim", "window")
+    return render_table(rows, header=header, right=(1, 2, 3, 4)) if rows else ""

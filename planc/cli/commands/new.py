@@ -14,10 +14,9 @@ from planc.cli.support.arguments import unknown_device
 from planc.cli.support.data_files import DataFiles, counted, data_files, default_data
 from planc.cli.support.deep import read_data
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError, needs
-from planc.cli.support.first_notes import missing_files, scarce_data
+from planc.cli.support.first_notes import ask, can_ask, findings_by_flag, missing_files, scarce_data
 from planc.cli.support.next_commands import next_commands
 from planc.cli.support.purposes import LISTED, purpose_of, require_task
-from planc.cli.support.questions import ask, can_ask
 from planc.cli.support.shipped import (
     TASKS,
     NamedModel,
@@ -29,7 +28,6 @@ from planc.cli.support.shipped import (
 )
 from planc.cli.support.spinner import spinner
 from planc.cli.support.terminal import write_view
-from planc.cli.support.unwritten import findings_by_flag
 from planc.data_view.codes import QUESTIONABLE
 from planc.devices.hardware import DEVICES, Device, in_lower_case
 from planc.first_plan.blocks import sequence_length_of

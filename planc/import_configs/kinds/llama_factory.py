@@ -7,12 +7,7 @@ from collections.abc import Mapping
 from planc.import_configs import facts, part_readers, readers
 from planc.import_configs.kind import Kind, Row
 from planc.import_configs.kinds import reasons as why
-from planc.import_configs.kinds.training_arguments import (
-    ARGUMENT_DEFAULTS,
-    ARGUMENT_ROWS,
-    TRAINING_ARGUMENTS,
-    argument_faults,
-)
+from planc.import_configs.kinds import training_arguments
 from planc.import_configs.leaves import Leaf, Value
 from planc.import_configs.readers import Idle, Unread
 
@@ -201,16 +196,16 @@ LLAMA_FACTORY = Kind(
         *("stage", "finetuning_type", "cutoff_len", "template", "lora_target", "dataset_dir", "pure_bf16"),
         *("preprocessing_num_workers", "plot_loss", "neat_packing", "quantization_bit", "overwrite_cache"),
     ),
-    extends=TRAINING_ARGUMENTS.marks,
-    rows=(*_OWN, *ARGUMENT_ROWS),
+    extends=training_arguments.TRAINING_ARGUMENTS.marks,
+    rows=(*_OWN, *training_arguments.ARGUMENT_ROWS),
     own_rows=_own_rows,
     implied=((facts.SHARDED, False),),
     defaults=(
         *((facts.PRETRAINED, True), (facts.CHAT, True), (facts.ADAPTER, "lora"), (facts.TRAIN_ON, "answers")),
         *((facts.LORA_RANK, 8), (facts.LORA_ALPHA, 16.0), (facts.LORA_TARGETS, part_readers.ALL_LINEAR)),
         *((facts.SEQUENCE_LENGTH, 2048), (facts.PACKING, False), (facts.LR, 5e-5), (facts.RECOMPUTE, "full")),
-        *ARGUMENT_DEFAULTS,
+        *training_arguments.ARGUMENT_DEFAULTS,
     ),
     spares_norms=True,
-    faults=argument_faults,
+    faults=training_arguments.argument_faults,
 )

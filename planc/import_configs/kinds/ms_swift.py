@@ -7,12 +7,7 @@ from collections.abc import Mapping
 from planc.import_configs import facts, part_readers, readers
 from planc.import_configs.kind import Kind, Row
 from planc.import_configs.kinds import reasons as why
-from planc.import_configs.kinds.training_arguments import (
-    ARGUMENT_DEFAULTS,
-    ARGUMENT_ROWS,
-    TRAINING_ARGUMENTS,
-    argument_faults,
-)
+from planc.import_configs.kinds import training_arguments
 from planc.import_configs.leaves import Leaf, Value
 from planc.import_configs.readers import Idle, Unread
 
@@ -146,8 +141,8 @@ MS_SWIFT = Kind(
         *("attn_impl", "loss_scale", "truncation_strategy", "model_author", "rlhf_type", "lazy_tokenize"),
         *("freeze_parameters", "freeze_parameters_ratio", "quant_bits"),
     ),
-    extends=TRAINING_ARGUMENTS.marks,
-    rows=(*_OWN, *ARGUMENT_ROWS),
+    extends=training_arguments.TRAINING_ARGUMENTS.marks,
+    rows=(*_OWN, *training_arguments.ARGUMENT_ROWS),
     own_rows=_rates,
     implied=((facts.SHARDED, False),),
     defaults=(
@@ -156,9 +151,9 @@ MS_SWIFT = Kind(
         *((facts.LORA_TARGETS, part_readers.ALL_LINEAR), (facts.PACKING, False), (facts.RECOMPUTE, "full")),
         *((facts.MICRO_BATCH, 1), (facts.WEIGHT_DECAY, 0.1), (facts.BETA2, 0.95), (facts.SCHEDULE, "cosine")),
         *((facts.PARAM_DTYPE, "bfloat16"), (facts.LOG_EVERY, 5)),
-        *ARGUMENT_DEFAULTS,
+        *training_arguments.ARGUMENT_DEFAULTS,
     ),
     spares_norms=True,
     least_batch=16,
-    faults=argument_faults,
+    faults=training_arguments.argument_faults,
 )

@@ -7,13 +7,7 @@ from functools import partial
 from planc.import_configs import facts, readers
 from planc.import_configs.kind import Kind, Row
 from planc.import_configs.kinds import reasons as why
-from planc.import_configs.kinds.training_arguments import (
-    ARGUMENT_DEFAULTS,
-    ARGUMENT_ROWS,
-    TRAINING_ARGUMENTS,
-    argument_faults,
-    offloading_rows,
-)
+from planc.import_configs.kinds import training_arguments
 from planc.import_configs.leaves import Value
 
 
@@ -87,18 +81,18 @@ TRL = Kind(
         *("dataset_text_field", "assistant_only_loss", "completion_only_loss", "dataset_mixer."),
         "model_revision",
     ),
-    extends=TRAINING_ARGUMENTS.marks,
-    rows=(*_OWN, *ARGUMENT_ROWS),
+    extends=training_arguments.TRAINING_ARGUMENTS.marks,
+    rows=(*_OWN, *training_arguments.ARGUMENT_ROWS),
     implied=((facts.SHARDED, False), (facts.PRETRAINED, True)),
     defaults=(
         *((facts.LR, 2e-5), (facts.PARAM_DTYPE, "bfloat16"), (facts.RECOMPUTE, "full")),
         *((facts.SEQUENCE_LENGTH, 1024), (facts.PACKING, False)),
         *((facts.LORA_RANK, 16), (facts.LORA_ALPHA, 32.0), (facts.LORA_DROPOUT, 0.05)),
-        *ARGUMENT_DEFAULTS,
+        *training_arguments.ARGUMENT_DEFAULTS,
     ),
     spares_norms=True,
     adapts_by_peft=True,
     tells_chats_by_columns=True,
-    own_rows=partial(offloading_rows, recomputes=True),
-    faults=argument_faults,
+    own_rows=partial(training_arguments.offloading_rows, recomputes=True),
+    faults=training_arguments.argument_faults,
 )

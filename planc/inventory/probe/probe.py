@@ -9,8 +9,9 @@ to its attention, not what its configuration suggests.
 from __future__ import annotations
 
 import contextlib
+import re
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -66,7 +67,6 @@ from planc.inventory.probe.source_tracker import SourceTracker
 from planc.inventory.probe.tensor_dtypes import tensor_dtypes, with_dtypes
 from planc.inventory.probe.token_dims import watch_tokens
 from planc.inventory.schema import Draw, Inventory, Kind, Module, Parameter
-from planc.inventory.skipped_modules import refuse_skipped
 from planc.modeling.decoder_inputs import same_for_decoder
 from planc.modeling.first_positions import FirstPositions
 from planc.modeling.layers import layer_lists
@@ -383,3 +383,17 @@ def _recorded(model: nn.Module, *, blocks: tuple[str, ...]) -> frozenset[str]:
 def _owners(model: nn.Module) -> frozenset[str]:
     """The modules with parameters of their own."""
     return frozenset(fqn for fqn, module in model.named_modules() if owns_parameters(module))
+
+
+_NUMBER = re.compile(r"\d+")
+
+
+def refuse_skipped(class_name: str, modules: Iterable[str], *, seen: Collection[str]) -> None:
+    """InventoryError if one member of a module list was `seen` to run, and another was not."""
+    kinds = {_NUMBER.sub("*", fqn) for fqn in seen}
+    for fqn in modules:
+        if fqn not in seen and _NUMBER.sub("*", fqn) in kinds:
+            raise InventoryError(
+                f"{class_name} chooses which modules run by the values of tensors: `{fqn}` may not run",
+                help="use a model whose experts are stacked in one module, or all run on every token",
+            )

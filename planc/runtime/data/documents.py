@@ -9,23 +9,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, assert_never
 
-from planc.data_sources import Source
+from planc.data_sources import Source, kinds
 from planc.data_sources.globs import HubDataset
-from planc.data_sources.kinds import (
-    ChatSource,
-    ExtensionSource,
-    HfDatasetSource,
-    HfHubSource,
-    JsonLinesSource,
-    LabeledSource,
-    MappedSource,
-    MatchedSource,
-    PairsSource,
-    PythonStdlibSource,
-    RowSource,
-    TextSource,
-    TransformedSource,
-)
 from planc.runtime.data.bad_documents import BadDocuments
 from planc.runtime.data.chat import AnyDocument, Conversation, conversations
 from planc.runtime.data.extended.reading import extension_documents
@@ -58,26 +43,26 @@ def source_documents(
     """The documents of any source, or of a `sample` of it, always in the same order. Raises DataError."""
     bad = bad or BadDocuments()
     match source:
-        case ExtensionSource():
+        case kinds.ExtensionSource():
             return extension_documents(source, base=base, bad=bad, sample=sample)
-        case TransformedSource():
+        case kinds.TransformedSource():
             rows = transform_of(source, base=base, bad=bad, sample=sample)
             return documents_of_rows(source.source, rows, base=base, reads=reads, bad=bad, sample=sample)
-        case PairsSource():
+        case kinds.PairsSource():
             return _noted(
                 pairs(source, base=base, reads=reads, bad=bad, sample=sample), source.hub, reads=reads
             )
-        case MatchedSource() | MappedSource():
+        case kinds.MatchedSource() | kinds.MappedSource():
             records = split_records(source, base=base, reads=reads, bad=bad, sample=sample)
             return _noted(_two_by_two(source, records, bad=bad), source.hub, reads=reads)
-        case TextSource() | PythonStdlibSource():
+        case kinds.TextSource() | kinds.PythonStdlibSource():
             return documents(source, base=base, reads=reads, bad=bad, sample=sample)
         case _:
             return documents_of_rows(source, iter, base=base, reads=reads, bad=bad, sample=sample)
 
 
 def documents_of_rows(
-    source: RowSource,
+    source: kinds.RowSource,
     rows: Rows,
     *,
     base: Path,
@@ -87,37 +72,41 @@ def documents_of_rows(
 ) -> Iterator[AnyDocument]:
     """The documents of a source's rows, which `rows` may replace by others."""
     match source:
-        case ChatSource():
+        case kinds.ChatSource():
             found = conversations(source, base=base, rows=rows, reads=reads, bad=bad, sample=sample)
             return _noted(found, source.hub, reads=reads)
-        case HfDatasetSource():
+        case kinds.HfDatasetSource():
             records = split_records(source, base=base, reads=reads, bad=bad, sample=sample)
             texts = text_documents(rows(records), field=source.field, bad=bad)
             return _noted(texts, source.hub, reads=reads)
-        case LabeledSource():
+        case kinds.LabeledSource():
             records = split_records(source, base=base, reads=reads, bad=bad, sample=sample)
             return _noted(_labeled(source, rows(records), bad=bad), source.hub, reads=reads)
-        case HfHubSource(_, _, split, subset, field):
+        case kinds.HfHubSource(_, _, split, subset, field):
             hub = source.hub
             assert hub is not None, "it names a dataset of the Hub"
             records = hub_records(hub, split=split, subset=subset, sample=sample)
             return _noted(text_documents(rows(records), field=field, bad=bad), hub, reads=reads)
-        case JsonLinesSource():
+        case kinds.JsonLinesSource():
             return documents(source, base=base, reads=reads, bad=bad, sample=sample, rows=rows)
         case _:
             assert_never(source)
 
 
-def _labeled(source: LabeledSource, records: Iterator[Record], *, bad: BadDocuments) -> Iterator[AnyDocument]:
+def _labeled(
+    source: kinds.LabeledSource, records: Iterator[Record], *, bad: BadDocuments
+) -> Iterator[AnyDocument]:
     made: Callable[..., AnyDocument] = labeled_words if source.by_word else labeled_document
     for origin, values in records:
         yield from bad.usable(made, values, source=source, origin=origin)
 
 
 def _two_by_two(
-    source: MatchedSource | MappedSource, records: Iterator[Record], *, bad: BadDocuments
+    source: kinds.MatchedSource | kinds.MappedSource, records: Iterator[Record], *, bad: BadDocuments
 ) -> Iterator[Document]:
-    made: Callable[..., Any] = matched_documents if isinstance(source, MatchedSource) else mapped_documents
+    made: Callable[..., Any] = (
+        matched_documents if isinstance(source, kinds.MatchedSource) else mapped_documents
+    )
     for origin, values in records:
         for pair in bad.usable(made, values, source=source, origin=origin):
             yield from pair

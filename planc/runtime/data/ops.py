@@ -4,30 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-from planc.graph.ops import (
-    Mixture,
-    OpenData,
-    OpenEvaluation,
-    OpenImageData,
-    OpenLabeledData,
-    OpenMappedData,
-    OpenMaskedData,
-    OpenMatchedData,
-)
+from planc.graph import ops
 from planc.graph.sources import AnySource
 from planc.runtime.data.spec import DataSpec, HeldOut, Images, Masking
 
-_PADDED = OpenLabeledData | OpenMatchedData | OpenMappedData
+_PADDED = ops.OpenLabeledData | ops.OpenMatchedData | ops.OpenMappedData
 
 
-def data_spec(op: AnySource, *, training: OpenData) -> DataSpec:
+def data_spec(op: AnySource, *, training: ops.OpenData) -> DataSpec:
     """The data that an op reads, with the settings of the training data."""
-    assert not isinstance(op.source, Mixture), "a mixture has ops that read its sources"
-    labeled = training if isinstance(training, OpenLabeledData) else None
+    assert not isinstance(op.source, ops.Mixture), "a mixture has ops that read its sources"
+    labeled = training if isinstance(training, ops.OpenLabeledData) else None
     packing: Any = training.packing
     too_long: Any = training.too_long or "truncate"
     held_out: HeldOut | None = None
-    if isinstance(op, OpenEvaluation):
+    if isinstance(op, ops.OpenEvaluation):
         held_out = HeldOut(op.share, is_kept=True) if op.share else None
     elif training.held_out:
         held_out = HeldOut(training.held_out, is_kept=False)
@@ -46,13 +37,13 @@ def data_spec(op: AnySource, *, training: OpenData) -> DataSpec:
         padding_id=training.padding_id if isinstance(training, _PADDED) else None,
         token_types=labeled.token_types if labeled else 0,
         images=Images(training.path, training.token, training.shape)
-        if isinstance(training, OpenImageData)
+        if isinstance(training, ops.OpenImageData)
         else None,
     )
 
 
-def masking_of(op: OpenData) -> Masking | None:
+def masking_of(op: ops.OpenData) -> Masking | None:
     """The settings by which tokens are hidden; None for causal language models."""
-    if not isinstance(op, OpenMaskedData):
+    if not isinstance(op, ops.OpenMaskedData):
         return None
     return Masking(op.probability, op.mask_replace, op.random_replace)

@@ -10,14 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import assert_never
 
-from planc.data_sources.kinds import (
-    JsonLinesSource,
-    LabeledSource,
-    MappedSource,
-    MatchedSource,
-    PythonStdlibSource,
-    TextSource,
-)
+from planc.data_sources import kinds
 from planc.runtime.data.bad_documents import BadDocuments
 from planc.runtime.data.content import open_content
 from planc.runtime.data.errors import DataError
@@ -32,7 +25,7 @@ from planc.vocab import IGNORED_LABEL as IGNORED_LABEL
 LONE_SURROGATE_HELP = "write characters beyond U+FFFF as a whole surrogate pair, or as themselves"
 
 
-PlainSource = TextSource | JsonLinesSource | PythonStdlibSource
+PlainSource = kinds.TextSource | kinds.JsonLinesSource | kinds.PythonStdlibSource
 """Sources whose text is that of the file."""
 
 
@@ -98,13 +91,13 @@ def documents(
     """The documents of a source, always in the same order. Raises DataError that names the bad file."""
     bad = bad or BadDocuments()
     match source:
-        case TextSource(patterns):
+        case kinds.TextSource(patterns):
             return _text_documents(patterns, base=base, reads=reads, bad=bad, sample=sample)
-        case JsonLinesSource(patterns, field):
+        case kinds.JsonLinesSource(patterns, field):
             found = tuple((name, base / name) for name in matched_files(patterns, base=base))
             records = files_records(found, reads=reads, bad=bad, only_json=True, sample=sample)
             return text_documents(rows(records), field=field, bad=bad)
-        case PythonStdlibSource():
+        case kinds.PythonStdlibSource():
             return _stdlib_documents(_stdlib_root(), reads=reads, sample=sample)
         case _:
             assert_never(source)
@@ -170,7 +163,7 @@ def text_document(record: Mapping[str, object], *, field: str, origin: str) -> D
 
 
 def labeled_document(
-    record: Mapping[str, object], *, source: LabeledSource, origin: str
+    record: Mapping[str, object], *, source: kinds.LabeledSource, origin: str
 ) -> Document | TextPair:
     """The text of a record, or both of a pair, with its class. Raises DataError without one of them."""
     document = text_document(record, field=source.field, origin=origin)
@@ -193,7 +186,7 @@ def _is_text(value: object) -> bool:
 
 
 def matched_documents(
-    record: Mapping[str, object], *, source: MatchedSource, origin: str
+    record: Mapping[str, object], *, source: kinds.MatchedSource, origin: str
 ) -> tuple[Document, Document]:
     """The query of a record and its positive. Raises DataError without one of them, and for any other key,
     such as a negative, that the plan does not ignore."""
@@ -201,7 +194,7 @@ def matched_documents(
 
 
 def mapped_documents(
-    record: Mapping[str, object], *, source: MappedSource, origin: str
+    record: Mapping[str, object], *, source: kinds.MappedSource, origin: str
 ) -> tuple[Document, Document]:
     """The input of a record and its target. Raises DataError as `matched_documents` does."""
     first, target = _two_documents(record, (source.input, source.target), source=source, origin=origin)
@@ -212,7 +205,7 @@ def _two_documents(
     record: Mapping[str, object],
     fields: tuple[str, str],
     *,
-    source: MatchedSource | MappedSource,
+    source: kinds.MatchedSource | kinds.MappedSource,
     origin: str,
 ) -> tuple[Document, Document]:
     first, second = (text_document(record, field=field, origin=origin) for field in fields)
@@ -230,7 +223,7 @@ def _two_documents(
     )
 
 
-def labeled_words(record: Mapping[str, object], *, source: LabeledSource, origin: str) -> Words:
+def labeled_words(record: Mapping[str, object], *, source: kinds.LabeledSource, origin: str) -> Words:
     """The words of a record with their classes. Raises DataError unless there is one of each."""
     words, labels = (field_of(record, field=key, origin=origin) for key in (source.field, source.label))
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
@@ -250,7 +243,7 @@ def labeled_words(record: Mapping[str, object], *, source: LabeledSource, origin
     return Words(origin, tuple(words), tuple(classes), num_bytes)
 
 
-def _class_of(label: object, *, source: LabeledSource, name: str) -> int:
+def _class_of(label: object, *, source: kinds.LabeledSource, name: str) -> int:
     """The number of the class that a row's value names. Raises DataError for one that the task lacks."""
     if isinstance(label, str):
         return _number_of(label, source=source, place=name)
@@ -267,7 +260,7 @@ def _class_of(label: object, *, source: LabeledSource, name: str) -> int:
     return label
 
 
-def _number_of(label: str, *, source: LabeledSource, place: str) -> int:
+def _number_of(label: str, *, source: kinds.LabeledSource, place: str) -> int:
     """The number of a class. Raises DataError for a name that the plan does not have."""
     if label in source.names:
         return source.names.index(label)

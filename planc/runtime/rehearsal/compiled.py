@@ -17,15 +17,7 @@ from torch import Tensor, fx, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from planc.graph.ops import CompileModules
-from planc.runtime.rehearsal.private import (
-    FakeTensorMode,
-    aot_autograd,
-    disable_current_modes,
-    inductor_decompositions,
-    is_in_backward,
-    min_cut_partition,
-    partitioner_ops,
-)
+from planc.runtime.rehearsal import private
 from planc.runtime.torch.parallel.sharded_modules import local_parameters
 from planc.runtime.torch.training.offloading import inner_forward, replace_inner_forward
 
@@ -36,16 +28,16 @@ Away = Callable[[], AbstractContextManager[None]]
 class NameOnlyCompiler:
     """Replaces forwards by their partitioned graphs, which modules with equal code share."""
 
-    def __init__(self, fake_mode: FakeTensorMode, away: Away) -> None:
+    def __init__(self, fake_mode: private.FakeTensorMode, away: Away) -> None:
         # Graphs of another world know other process groups.
         torch.compiler.reset()
         compiler = functools.partial(_interpreted, away=away)
         self._fake_mode = fake_mode
-        self._backend = aot_autograd(
+        self._backend = private.aot_autograd(
             fw_compiler=compiler,
             bw_compiler=compiler,
-            decompositions=inductor_decompositions,
-            partition_fn=min_cut_partition,
+            decompositions=private.inductor_decompositions,
+            partition_fn=private.min_cut_partition,
         )
 
     def compile(self, module: nn.Module, op: CompileModules) -> None:
@@ -65,12 +57,12 @@ class NameOnlyCompiler:
 
         def run(*arguments: Any, **keywords: Any) -> Any:
             # Backward recomputes what was offloaded from other tensors, for which dynamo traces again.
-            is_recomputing = is_in_backward()
+            is_recomputing = private.is_in_backward()
             if is_recomputing not in traced:
                 traced.add(is_recomputing)
                 # It traces nothing under the modes that follow a step's tensors, and those who count what is
                 # saved count this run too, unless it saves for itself.
-                with disable_current_modes(), self._fake_mode, saved_tensors_hooks(_same, _same):
+                with private.disable_current_modes(), self._fake_mode, saved_tensors_hooks(_same, _same):
                     inner(*arguments, **keywords)
             return inner(*arguments, **keywords)
 
@@ -100,7 +92,7 @@ class _Fused(fx.Interpreter):
     def __init__(self, graph: fx.GraphModule, away: Away) -> None:
         super().__init__(graph)
         self._away = away
-        known = partitioner_ops()
+        known = private.partitioner_ops()
         fused = {node for node in graph.graph.nodes if known.is_fusible(node) or known.is_view(node)}
         self._within = {node for node in fused if node.users and all(user in fused for user in node.users)}
 

@@ -12,6 +12,7 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
+from planc.devices.segment import SMALL_BYTES, Segment
 from planc.graph.graph import Graph
 from planc.graph.ops import Accumulate, FullyShard
 from planc.graph.pipeline import Pipeline, pipeline_of
@@ -20,10 +21,9 @@ from planc.runtime.interpreter import run
 from planc.runtime.observer import Observer, Together
 from planc.runtime.process import Launch
 from planc.runtime.ranks.groups import groups_of
-from planc.runtime.rehearsal.allocator import reserved_bytes
 from planc.runtime.rehearsal.backend import MEASURED_STEP, RehearsalBackend
 from planc.runtime.rehearsal.findings import Measured, SegmentPeak, Sent
-from planc.runtime.rehearsal.lives import repeated
+from planc.runtime.rehearsal.lives import Lives, repeated
 from planc.runtime.rehearsal.memory import BEFORE
 from planc.runtime.rehearsal.private import FakeStore, clear_redistribute_cache, clear_sharding_cache
 from planc.runtime.rehearsal.stack import Stack, shortened
@@ -214,3 +214,28 @@ def _in_flight(order: Order) -> int:
         if last.get(action.micro_batch) == place:
             now.remove(action.micro_batch)
     return most
+
+
+def reserved_bytes(lives: Lives) -> int:
+    """The bytes that CUDA's caching allocator reserves for a run: the sum of the ends of all segments.
+
+    It uses expandable segments (PYTORCH_CUDA_ALLOC_CONF): every stream has a segment for small blocks and one
+    for large ones.
+    """
+    events: list[tuple[tuple[int, int], bool, int]] = []
+    for index, life in enumerate(lives.blocks):
+        events.append((life.made, True, index))
+        if life.freed is not None:
+            events.append((life.freed, False, index))
+    # At the same moment, frees come first.
+    events.sort()
+    segments: dict[tuple[str, bool], Segment] = {}
+    starts: dict[int, int] = {}
+    for _, is_made, index in events:
+        life = lives.blocks[index]
+        segment = segments.setdefault((life.stream, life.num_bytes <= SMALL_BYTES), Segment())
+        if is_made:
+            starts[index] = segment.take(life.num_bytes)
+        else:
+            segment.give(starts.pop(index), num_bytes=life.num_bytes)
+    return sum(segment.end for segment in segments.values())

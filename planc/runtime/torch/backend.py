@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from statistics import mean
 
 from torch import nn
 from torch.optim import Optimizer
@@ -27,7 +28,6 @@ from planc.runtime.torch.reporting.log import close_log
 from planc.runtime.torch.reporting.metrics import figures_of
 from planc.runtime.torch.reporting.own_time import OwnTime
 from planc.runtime.torch.reporting.readers import Readers
-from planc.runtime.torch.reporting.stage_shares import shares_of_ranks
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.state import (
     Batch,
@@ -44,6 +44,7 @@ from planc.runtime.torch.training.bad_steps import guard_of
 from planc.runtime.torch.training.judging import early_stop
 from planc.runtime.torch.training.pipeline_messages import finish_sends
 from planc.runtime.torch.weights.freezing import PLACING, require_frozen
+from planc.vocab import MeshDim
 
 
 class TorchBackend:
@@ -198,3 +199,33 @@ class TorchBackend:
     def close(self, *, is_done: bool) -> None:
         """Close logs and trackers."""
         close_log(self.run, self.instruments, is_done=is_done)
+
+
+def shares_of_ranks(run: Run, mesh: Mesh, model: nn.Module, pipeline: Pipeline) -> tuple[float, ...]:
+    """Each rank's layers, its head counted in layers of as many parameters."""
+    head = _head_in_layers(run, model, pipeline)
+    by_place = [
+        sum(_layers(pipeline, stage) + head * pipeline.is_last(stage) for stage in stages)
+        for stages in (
+            range(place, pipeline.num_stages, pipeline.num_ranks) for place in range(pipeline.num_ranks)
+        )
+    ]
+    columns = mesh.columns(MeshDim.PP)
+    places = {rank: place for column in columns for place, rank in enumerate(column)}
+    return tuple(by_place[places[rank]] for rank in range(run.launch.world_size))
+
+
+def _layers(pipeline: Pipeline, stage: int) -> int:
+    return sum(name.startswith(f"{pipeline.op.blocks}.") for name in pipeline.op.stages[stage])
+
+
+def _head_in_layers(run: Run, model: nn.Module, pipeline: Pipeline) -> float:
+    """The head's parameters relative to those of this rank's mean layer."""
+    own = [name for stage in pipeline.own for name in pipeline.op.stages[stage]]
+    layers = [model.get_submodule(name) for name in own if name.startswith(f"{pipeline.op.blocks}.")]
+    *_, hidden = pipeline.op.shape
+    return (
+        run.num_logits
+        * hidden
+        / mean(sum(weight.numel() for weight in layer.parameters()) for layer in layers)
+    )

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from planc.graph.op import CONSUMED, Op, Resource
 from planc.runtime.interpreter import Position
+from planc.runtime.torch import state
 from planc.runtime.torch.agreement.stopping import Stopping
 from planc.runtime.torch.attention.documents import Documents
 from planc.runtime.torch.checkpoint.background_saving import Checkpoints
@@ -30,31 +31,6 @@ from planc.runtime.torch.parallel.pipeline import Hidden, Pipeline
 from planc.runtime.torch.parallel.replica_sums import ReplicaSums
 from planc.runtime.torch.reporting.instruments import Instruments
 from planc.runtime.torch.reporting.readers import Readers
-from planc.runtime.torch.state import (
-    Averages,
-    Batch,
-    ClippedGradients,
-    Data,
-    Evaluations,
-    EvaluationSets,
-    Gradients,
-    History,
-    ImageEncoder,
-    Images,
-    LocalBatch,
-    Logits,
-    Loss,
-    Metrics,
-    Norm,
-    Perform,
-    Schedule,
-    Sources,
-    SyncedGradients,
-    TokenCount,
-    Update,
-    Verdict,
-    Weights,
-)
 from planc.runtime.torch.training.balance import Balance
 from planc.runtime.torch.training.compiled_graphs import CompiledGraphs
 from planc.runtime.torch.training.expert_load import ExpertLoad
@@ -73,43 +49,43 @@ RECORDS: Mapping[Resource, type[Any]] = {
     Resource.PIPELINE: Pipeline,
     Resource.COMPILED: CompiledGraphs,
     Resource.UNITS: Units,
-    Resource.WEIGHTS: Weights,
+    Resource.WEIGHTS: state.Weights,
     Resource.OPTIMIZER: Optimizer,
-    Resource.AVERAGES: Averages,
-    Resource.SCHEDULE: Schedule,
-    Resource.SOURCES: Sources,
-    Resource.DATA: Data,
-    Resource.EVALUATION_SETS: EvaluationSets,
+    Resource.AVERAGES: state.Averages,
+    Resource.SCHEDULE: state.Schedule,
+    Resource.SOURCES: state.Sources,
+    Resource.DATA: state.Data,
+    Resource.EVALUATION_SETS: state.EvaluationSets,
     Resource.EXPERT_LOAD: ExpertLoad,
     Resource.BALANCE: Balance,
-    Resource.HISTORY: History,
+    Resource.HISTORY: state.History,
     Resource.CHECKPOINTS: Checkpoints,
-    Resource.BATCH: Batch,
-    Resource.TOKENS: TokenCount,
-    Resource.LOCAL_BATCH: LocalBatch,
+    Resource.BATCH: state.Batch,
+    Resource.TOKENS: state.TokenCount,
+    Resource.LOCAL_BATCH: state.LocalBatch,
     Resource.HIDDEN: Hidden,
-    Resource.IMAGE_ENCODER: ImageEncoder,
-    Resource.IMAGES: Images,
-    Resource.LOGITS: Logits,
+    Resource.IMAGE_ENCODER: state.ImageEncoder,
+    Resource.IMAGES: state.Images,
+    Resource.LOGITS: state.Logits,
     Resource.OWN_LOSS: OwnLoss,
     Resource.OWN_SCHEDULE: OwnSchedule,
-    Resource.LOSS: Loss,
+    Resource.LOSS: state.Loss,
     Resource.STEP_LOSS: StepLoss,
-    Resource.GRADIENTS: Gradients,
+    Resource.GRADIENTS: state.Gradients,
     Resource.REPLICA_SUMS: ReplicaSums,
-    Resource.SYNCED_GRADIENTS: SyncedGradients,
-    Resource.CLIPPED_GRADIENTS: ClippedGradients,
-    Resource.NORM: Norm,
-    Resource.METRICS: Metrics,
-    Resource.VERDICT: Verdict,
-    Resource.UPDATE: Update,
-    Resource.EVALUATIONS: Evaluations,
+    Resource.SYNCED_GRADIENTS: state.SyncedGradients,
+    Resource.CLIPPED_GRADIENTS: state.ClippedGradients,
+    Resource.NORM: state.Norm,
+    Resource.METRICS: state.Metrics,
+    Resource.VERDICT: state.Verdict,
+    Resource.UPDATE: state.Update,
+    Resource.EVALUATIONS: state.Evaluations,
     Resource.EXPORT: Export,
     Resource.READERS: Readers,
 }
 """The type of each resource's record, by which handlers name it."""
 _RESOURCES = {record: resource for resource, record in RECORDS.items()}
-_SERVICES = (Position, Stopping, Instruments, Perform)
+_SERVICES = (Position, Stopping, Instruments, state.Perform)
 
 
 class State:

@@ -13,16 +13,8 @@ import numpy as np
 
 from planc.runtime.checkpoint_format.records import FileEntry
 from planc.runtime.data.columns import Array
+from planc.runtime.data.prepared import layout
 from planc.runtime.data.prepared.index import ArrayEntry, ArrayName, Shard, StoredType
-from planc.runtime.data.prepared.layout import (
-    BLOCK_BYTES,
-    CHECK_DTYPE,
-    HEADER_BYTES,
-    checks_name,
-    file_name,
-    header,
-    little_endian,
-)
 from planc.runtime.files.plain_files import create, open_to_read
 
 _HASHED_BYTES = 1 << 20
@@ -32,7 +24,7 @@ class FileColumns:
     """Columns that are written to the files of one directory."""
 
     def __init__(self, folder: Path, *, shard_bytes: int) -> None:
-        assert shard_bytes % BLOCK_BYTES == 0
+        assert shard_bytes % layout.BLOCK_BYTES == 0
         self.folder, self.shard_bytes = folder, shard_bytes
         self._columns: dict[ArrayName, FileColumn] = {}
 
@@ -63,7 +55,7 @@ class FileColumn:
 
     def __init__(self, folder: Path, name: str, *, dtype: np.dtype[Any], shard_bytes: int) -> None:
         self.folder, self.name, self.shard_bytes = folder, name, shard_bytes
-        self.dtype = little_endian(dtype.name)
+        self.dtype = layout.little_endian(dtype.name)
         self.length = self.max = 0
         self._shards: list[Shard] = []
         self._hash = hashlib.sha256()
@@ -76,12 +68,12 @@ class FileColumn:
     def append(self, values: Array) -> None:
         self._pending += values.astype(self.dtype).tobytes()
         self.length += len(values)
-        whole = len(self._pending) - len(self._pending) % BLOCK_BYTES
+        whole = len(self._pending) - len(self._pending) % layout.BLOCK_BYTES
         if whole:
             content = memoryview(bytes(self._pending[:whole]))
             del self._pending[:whole]
-            for start in range(0, whole, BLOCK_BYTES):
-                self._write(content[start : start + BLOCK_BYTES])
+            for start in range(0, whole, layout.BLOCK_BYTES):
+                self._write(content[start : start + layout.BLOCK_BYTES])
 
     def finish(self) -> ArrayEntry:
         if self._pending:
@@ -105,9 +97,9 @@ class FileColumn:
 
     def _write(self, block: memoryview) -> None:
         if self._file is None:
-            self._file = create(self.folder / file_name(self.name, len(self._shards)))
+            self._file = create(self.folder / layout.file_name(self.name, len(self._shards)))
             # Overwritten when the number of elements is known; until then no reader accepts it.
-            self._file.write(bytes(HEADER_BYTES))
+            self._file.write(bytes(layout.HEADER_BYTES))
         self._file.write(block)
         self._hash.update(block)
         self._checks.append(zlib.crc32(block))
@@ -121,15 +113,15 @@ class FileColumn:
             return
         number = len(self._shards)
         self._file.seek(0)
-        self._file.write(header(self.dtype, length=self._held // self.dtype.itemsize))
+        self._file.write(layout.header(self.dtype, length=self._held // self.dtype.itemsize))
         _sync(self._file)
         self.close()
-        path = self.folder / checks_name(self.name, number)
+        path = self.folder / layout.checks_name(self.name, number)
         with create(path) as checks:
-            checks.write(header(CHECK_DTYPE, length=len(self._checks)))
-            checks.write(np.array(self._checks, dtype=CHECK_DTYPE).tobytes())
+            checks.write(layout.header(layout.CHECK_DTYPE, length=len(self._checks)))
+            checks.write(np.array(self._checks, dtype=layout.CHECK_DTYPE).tobytes())
             _sync(checks)
-        data = file_entry(self.folder / file_name(self.name, number))
+        data = file_entry(self.folder / layout.file_name(self.name, number))
         self._shards.append(Shard(data=data, checks=file_entry(path)))
         self._checks, self._held = [], 0
 

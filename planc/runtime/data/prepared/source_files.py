@@ -17,18 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planc.data_sources import Source
-from planc.data_sources.kinds import (
-    ChatSource,
-    ExtensionSource,
-    HfDatasetSource,
-    LabeledSource,
-    MappedSource,
-    MatchedSource,
-    PairsSource,
-    PythonStdlibSource,
-    TransformedSource,
-)
+from planc.data_sources import Source, kinds
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.files import matched_files, open_regular_file
 from planc.runtime.data.sources import stdlib_files
@@ -60,23 +49,23 @@ class FileState:
 
 def source_files(source: Source, *, base: Path) -> tuple[FileState, ...]:
     """The state of every file of a source, in the order of reading; none for a pinned commit of the Hub."""
-    if source.hub is not None and not isinstance(source, TransformedSource):
+    if source.hub is not None and not isinstance(source, kinds.TransformedSource):
         return ()
     match source:
-        case ExtensionSource(code):
+        case kinds.ExtensionSource(code):
             return _states(((code.file, base / code.file),))
-        case TransformedSource(rows, code):
+        case kinds.TransformedSource(rows, code):
             return (*source_files(rows, base=base), *_states(((code.file, base / code.file),)))
         case (
-            ChatSource()
-            | PairsSource()
-            | HfDatasetSource()
-            | LabeledSource()
-            | MatchedSource()
-            | MappedSource()
+            kinds.ChatSource()
+            | kinds.PairsSource()
+            | kinds.HfDatasetSource()
+            | kinds.LabeledSource()
+            | kinds.MatchedSource()
+            | kinds.MappedSource()
         ):
             return _states(split_files(source.patterns, split=source.split, subset=source.subset, base=base))
-        case PythonStdlibSource():
+        case kinds.PythonStdlibSource():
             return _states(stdlib_files())
         case _:
             names = matched_files(getattr(source, "patterns", ()), base=base)

@@ -9,13 +9,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from planc.data_sources.kinds import (
-    ChatSource,
-    ExtensionSource,
-    PairsSource,
-    TransformedSource,
-    untransformed,
-)
+from planc.data_sources import kinds
 from planc.hub.tokenizer_files import DEFAULT_TEMPLATE, TOOLS_TEMPLATE
 from planc.runtime.data.chat import Templates, source_templates
 from planc.runtime.data.extended.probe import probed
@@ -57,7 +51,7 @@ class Wanted:
         A dataset of the Hub or an extension does not, because its size is unknown until it is read, nor do
         rows with images, which are in other files.
         """
-        if isinstance(self.spec.source, ExtensionSource) or self.spec.images is not None:
+        if isinstance(self.spec.source, kinds.ExtensionSource) or self.spec.images is not None:
             return False
         limit = MAX_BYTES_OF_BYTES if self.tokenizer.is_bytes else MAX_BYTES_IN_MEMORY
         return self.spec.source.hub is None and self.size_bytes <= limit
@@ -65,7 +59,7 @@ class Wanted:
     @property
     def size_bytes(self) -> int:
         """All files of the source; 0 for one that is not in files, or whose files are code."""
-        if isinstance(self.spec.source, ExtensionSource):
+        if isinstance(self.spec.source, kinds.ExtensionSource):
             return 0
         return sum(file.size_bytes for file in self.files)
 
@@ -98,10 +92,10 @@ def want(spec: DataSpec, *, base: Path, reads: Reads | None = None, runs_extensi
         reads=reads,
     )
     templates: Templates = {}
-    source, own = untransformed(spec.source), tokenizer.chat_templates
-    if isinstance(source, ChatSource | PairsSource):
+    source, own = kinds.untransformed(spec.source), tokenizer.chat_templates
+    if isinstance(source, kinds.ChatSource | kinds.PairsSource):
         templates = source_templates(source, own, tokenizer=tokenizer.name, base=base, reads=reads)
-    elif isinstance(source, ExtensionSource):
+    elif isinstance(source, kinds.ExtensionSource):
         templates = {name: own[name] for name in (DEFAULT_TEMPLATE, TOOLS_TEMPLATE) if name in own}
     tokenizer = replace(
         tokenizer,
@@ -111,7 +105,7 @@ def want(spec: DataSpec, *, base: Path, reads: Reads | None = None, runs_extensi
         by_pair=spec.by_pair,
     )
     seen = ""
-    if isinstance(spec.source, ExtensionSource | TransformedSource):
+    if isinstance(spec.source, kinds.ExtensionSource | kinds.TransformedSource):
         loaded(spec.source.code, base=base, is_allowed=runs_extensions)
         seen = probed(spec.source, base=base)
         if reads is not None:
@@ -128,7 +122,7 @@ def _recipe(spec: DataSpec, tokenizer: TokenizerFiles, *, seen: str) -> Recipe:
         texts = {name: template.text for name, template in tokenizer.chat_templates.items()}
         text = json.dumps([texts.get(DEFAULT_TEMPLATE), texts.get(TOOLS_TEMPLATE)])
         digests.append(("chat template", hashlib.sha256(text.encode()).hexdigest()))
-    libraries = (*untransformed(spec.source).libraries, *tokenizer.libraries)
+    libraries = (*kinds.untransformed(spec.source).libraries, *tokenizer.libraries)
     layout = _LAYOUTS[spec.packing]
     is_joined = layout == "joined"
     return Recipe(

@@ -9,15 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from planc.runtime.torch.attention.kernels import (
-    BlockOutput,
-    accumulation_dtype,
-    block_backward,
-    block_forward,
-    merge,
-    sinks_gradient,
-    with_sinks,
-)
+from planc.runtime.torch.attention import kernels
 
 
 def lower_right_attention(
@@ -74,7 +66,7 @@ class BlockAttention(torch.autograd.Function):
         is_causal: bool,
     ) -> Tensor:
         results = [
-            block_forward(
+            kernels.block_forward(
                 query[:, :, rows],
                 key=key[:, :, keys],
                 value=value[:, :, keys],
@@ -91,12 +83,12 @@ class BlockAttention(torch.autograd.Function):
             out = torch.cat([result.out.transpose(1, 2) for result in results], 1).transpose(1, 2)
             lse = torch.cat([result.lse for result in results], 2)
         elif len(results) > 1:
-            dtype = accumulation_dtype(query.dtype)
+            dtype = kernels.accumulation_dtype(query.dtype)
             out, lse = out.to(dtype), lse.to(dtype)
             for result in results[1:]:
-                out, lse = merge(out, lse, block=result)
+                out, lse = kernels.merge(out, lse, block=result)
         if sinks is not None:
-            out, lse = with_sinks(out, lse, sinks)
+            out, lse = kernels.with_sinks(out, lse, sinks)
         if out.dtype != query.dtype:
             # A cast that changes nothing has no gradient when PyTorch 2.11 compiles it.
             out = out.to(query.dtype)
@@ -111,15 +103,17 @@ class BlockAttention(torch.autograd.Function):
         query, key, value, bias, sinks, out, lse, *states = ctx.saved_tensors
         blocks = _blocks(query, key, bias, ctx.window, ctx.is_causal)
         size = len(states) // len(blocks)
-        grad_sinks = None if sinks is None else sinks_gradient(grad_out, out=out, lse=lse, sinks=sinks)
+        grad_sinks = (
+            None if sinks is None else kernels.sinks_gradient(grad_out, out=out, lse=lse, sinks=sinks)
+        )
         sums: list[Tensor] = []
         for index, (rows, keys, causal, tile_bias) in enumerate(blocks):
-            gradients = block_backward(
+            gradients = kernels.block_backward(
                 grad_out[:, :, rows],
                 query=query[:, :, rows],
                 key=key[:, :, keys],
                 value=value[:, :, keys],
-                merged=BlockOutput(
+                merged=kernels.BlockOutput(
                     out[:, :, rows], lse[:, :, rows], tuple(states[index * size : (index + 1) * size])
                 ),
                 causal=causal,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from planc.runtime.torch import private
 from planc.runtime.torch.attention.blocks import lower_right_attention, whole_attention
-from planc.runtime.torch.attention.cudnn import cudnn_attention, prefers_cudnn
 from planc.runtime.torch.attention.documents import Documents, apart
 from planc.runtime.torch.attention.kernels import FLASH, block_kernel
 from planc.runtime.torch.attention.windows import Windows, rows_under, window_attention
@@ -129,7 +131,7 @@ def _unscored(
 ) -> Tensor:
     """Attend by a kernel that keeps no scores, where PyTorch's own dispatch might."""
     if sinks is None and softcap is None and prefers_cudnn(query, value=value, has_mask=bias is not None):
-        return cudnn_attention(query, key=key, value=value, scale=scale, bias=bias)
+        return _cudnn_attention(query, key=key, value=value, scale=scale, bias=bias)
     return lower_right_attention(
         query, key=key, value=value, scale=scale, bias=bias, sinks=sinks, softcap=softcap
     )
@@ -162,3 +164,39 @@ def _dispatched(query: Tensor, key: Tensor, value: Tensor, *, scale: float, is_c
         query, key, value, is_causal=is_causal, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
     )
     return out[..., :width]
+
+
+_LENGTH = 128
+
+
+def prefers_cudnn(query: Tensor, *, value: Tensor, has_mask: bool) -> bool:
+    """Whether PyTorch takes cuDNN's kernel for heads that are not grouped. Compiled code never asks.
+
+    It and the memory-efficient kernel keep the same for backward. On an H200 cuDNN's took 0.30 ms for a layer
+    of DeepSeek-V3 with 2,048 tokens, forward and backward, and the memory-efficient kernel 2.58 ms.
+    """
+    if query.device.type == "cpu" or torch.compiler.is_compiling():
+        return False
+    dims = query.shape[-1], value.shape[-1]
+    return query.shape[1] == value.shape[1] and _choice(query.device, query.dtype, *dims, has_mask)
+
+
+@functools.cache
+def _choice(device: torch.device, dtype: torch.dtype, head_dim: int, value_dim: int, has_mask: bool) -> bool:
+    query, key, value = (
+        torch.zeros(1, 1, _LENGTH, dim, dtype=dtype, device=device, requires_grad=True)
+        for dim in (head_dim, head_dim, value_dim)
+    )
+    bias = torch.zeros(_LENGTH, _LENGTH, dtype=dtype, device=device) if has_mask else None
+    chosen: int = private.fused_sdp_choice(query, key, value, bias, 0.0, not has_mask)
+    return chosen == SDPBackend.CUDNN_ATTENTION.value
+
+
+def _cudnn_attention(
+    query: Tensor, *, key: Tensor, value: Tensor, scale: float, bias: Tensor | None
+) -> Tensor:
+    """Causal attention by cuDNN's kernel, or by the bias of the scores. RuntimeError if it can't."""
+    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        return scaled_dot_product_attention(
+            query, key, value, attn_mask=bias, is_causal=bias is None, scale=scale
+        )

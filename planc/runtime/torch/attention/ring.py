@@ -19,18 +19,8 @@ from torch.autograd.function import once_differentiable
 from torch.distributed import ProcessGroup
 
 from planc.devices.attention_kernels import ring_rows, ring_steps
+from planc.runtime.torch.attention import kernels
 from planc.runtime.torch.attention.documents import Documents
-from planc.runtime.torch.attention.kernels import (
-    MATH,
-    BlockOutput,
-    accumulation_dtype,
-    block_backward,
-    block_forward,
-    block_kernel,
-    merge,
-    sinks_gradient,
-    with_sinks,
-)
 from planc.runtime.torch.attention.sharding import Balance
 from planc.runtime.torch.attention.windows import Windows
 
@@ -116,9 +106,9 @@ def ring_attention(
     size, length = dist.get_world_size(group), query.shape[2]
     is_headtail, bias = balance == "headtail", None
     if window is not None:
-        kernel = block_kernel(query, value=value, has_mask=True, has_softcap=softcap is not None)
+        kernel = kernels.block_kernel(query, value=value, has_mask=True, has_softcap=softcap is not None)
         run = length // 2 if is_headtail else length
-        rows = ring_rows(num_queries=run, is_math=kernel == MATH)
+        rows = ring_rows(num_queries=run, is_math=kernel == kernels.MATH)
         bias = windows.tile(query, rows=rows, window=window)
     steps = ring_steps(size, length=length, window=window, is_headtail=is_headtail)
     ring = Ring(group, size, dist.get_rank(group), balance, documents, window, bias, steps)
@@ -263,7 +253,7 @@ class RingAttention(torch.autograd.Function):
         ring: Ring,
     ) -> Tensor:
         query, key_value = query.contiguous(), torch.stack((key, value))
-        dtype = accumulation_dtype(query.dtype)
+        dtype = kernels.accumulation_dtype(query.dtype)
         out = torch.zeros_like(query, dtype=dtype)
         lse = torch.full(query.shape[:3], -torch.inf, dtype=dtype, device=query.device)
         states: list[tuple[Any, ...]] = []
@@ -271,7 +261,7 @@ class RingAttention(torch.autograd.Function):
         for (visiting_key, visiting_value), source in visits(key_value, ring=ring):
             blocks.append(visible_blocks(source, ring=ring, length=query.shape[2]))
             for block in blocks[-1]:
-                result = block_forward(
+                result = kernels.block_forward(
                     part(query, block.query, block.samples),
                     key=part(visiting_key, block.key, block.samples),
                     value=part(visiting_value, block.key, block.samples),
@@ -281,10 +271,10 @@ class RingAttention(torch.autograd.Function):
                     softcap=softcap,
                 )
                 rows = (block.samples, slice(None), block.query)
-                out[rows], lse[rows] = merge(out[rows], lse[rows], block=result)
+                out[rows], lse[rows] = kernels.merge(out[rows], lse[rows], block=result)
                 states.append(result.state)
         if sinks is not None:
-            out, lse = with_sinks(out, lse, sinks)
+            out, lse = kernels.with_sinks(out, lse, sinks)
         if out.dtype != query.dtype:
             out = out.to(query.dtype)
         ctx.save_for_backward(query, key_value, sinks, out, lse)
@@ -304,12 +294,12 @@ class RingAttention(torch.autograd.Function):
             zip(visits(key_value, ring=ctx.ring), ctx.blocks, strict=True)
         ):
             by_block = [
-                block_backward(
+                kernels.block_backward(
                     part(grad_out, block.query, block.samples),
                     query=part(query, block.query, block.samples),
                     key=part(visiting_key, block.key, block.samples),
                     value=part(visiting_value, block.key, block.samples),
-                    merged=BlockOutput(
+                    merged=kernels.BlockOutput(
                         part(out, block.query, block.samples),
                         part(lse, block.query, block.samples),
                         next(states),
@@ -331,5 +321,7 @@ class RingAttention(torch.autograd.Function):
             arrival = rotate(grad_key_value, ring=ctx.ring, hops=ctx.ring.hops(index))
         assert arrival is not None, "a ring has at least one rank"
         grad_key, grad_value = arrival.wait().to(key_value.dtype)
-        grad_sinks = None if sinks is None else sinks_gradient(grad_out, out=out, lse=lse, sinks=sinks)
+        grad_sinks = (
+            None if sinks is None else kernels.sinks_gradient(grad_out, out=out, lse=lse, sinks=sinks)
+        )
         return grad_query.to(query.dtype), grad_key, grad_value, grad_sinks, None, None, None

@@ -8,15 +8,8 @@ from pathlib import Path
 
 from torch.optim import Optimizer
 
+from planc.graph import ops
 from planc.graph.graph import Graph
-from planc.graph.ops import (
-    BranchRun,
-    JudgeEvaluations,
-    LoadReaders,
-    OpenImageData,
-    ResumeCheckpoint,
-    SaveCheckpoint,
-)
 from planc.runtime.checkpoint_format.best import KeepBest
 from planc.runtime.checkpoint_format.hashing import sha256
 from planc.runtime.checkpoint_format.layout import step_directory
@@ -40,7 +33,7 @@ from planc.runtime.torch.state import Averages, Data, Evaluations, History, Sche
 
 def save_checkpoint(
     run: Run,
-    op: SaveCheckpoint,
+    op: ops.SaveCheckpoint,
     at: Position,
     stopping: Stopping,
     weights: Weights,
@@ -102,7 +95,7 @@ def save_checkpoint(
 
 def _best_to_keep(graph: Graph, history: History) -> tuple[KeepBest, ...]:
     """The checkpoints to keep for evaluations that have been done."""
-    judges = (op for op in graph.step if isinstance(op, JudgeEvaluations) and op.keep_best)
+    judges = (op for op in graph.step if isinstance(op, ops.JudgeEvaluations) and op.keep_best)
     return tuple(
         KeepBest(op.evaluation, op.keep_best, history.evaluated[op.evaluation].data)
         for op in judges
@@ -112,7 +105,7 @@ def _best_to_keep(graph: Graph, history: History) -> tuple[KeepBest, ...]:
 
 def resume_checkpoint(
     run: Run,
-    op: ResumeCheckpoint,
+    op: ops.ResumeCheckpoint,
     weights: Weights,
     optimizer: Optimizer,
     schedule: Schedule,
@@ -141,7 +134,7 @@ def resume_checkpoint(
 
 def branch_run(
     run: Run,
-    op: BranchRun,
+    op: ops.BranchRun,
     weights: Weights,
     optimizer: Optimizer,
     schedule: Schedule,
@@ -218,7 +211,7 @@ def _position(data: Data, history: History, manifest: Manifest) -> tuple[History
 
 def callbacks_digest(graph: Graph) -> str:
     """The SHA-256 of the plan's own callbacks: their code and their arguments."""
-    callbacks = (own for op in graph.setup if isinstance(op, LoadReaders) for own in op.callbacks)
+    callbacks = (own for op in graph.setup if isinstance(op, ops.LoadReaders) for own in op.callbacks)
     return sha256("\n".join(str(own) for own in callbacks).encode())
 
 
@@ -230,7 +223,7 @@ def _refuse_other_data(run: Run, data: Data, manifest: Manifest) -> None:
             help="restore the config, or start a new run with another --run-dir",
         )
     if manifest.progress.data_fingerprint != data.fingerprint:
-        images = "images, their encoder, " if isinstance(data.op, OpenImageData) else ""
+        images = "images, their encoder, " if isinstance(data.op, ops.OpenImageData) else ""
         raise RunError(
             f"the checkpoint was trained on different data: {images}"
             "text, sources and their weights, tokenizer, sequence length, packing or shuffle seed",

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from planc.extend.loss import LOSS
+from planc.extend.decorators import LOSS
 from planc.graph.ops import LoadLoss
 from planc.runtime.data.packing import IGNORED_LABEL
 from planc.runtime.extensions import arguments_of, load_extension

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from planc.extend.optimizer import OPTIMIZER
+from planc.extend.decorators import OPTIMIZER
 from planc.graph.ops import BuildOptimizer
 from planc.optimizers.optimizer import Kept
 from planc.optimizers.own import OwnOptimizer as Settings

@@ -9,20 +9,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from planc.graph.ops import GuardStep, LoadWeights
+from planc.runtime import numerics
 from planc.runtime.checkpoint_format.layout import committed_steps
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import Position
-from planc.runtime.numerics import (
-    MAX_NAMED,
-    Gradient,
-    MicroBatch,
-    Outputs,
-    Statement,
-    describe,
-    first_outputs,
-    number,
-    statement,
-)
 from planc.runtime.torch.agreement.stopping import Stopping
 from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.parallel.mesh import Mesh
@@ -73,14 +63,14 @@ def guard_of(run: Run) -> GuardStep | None:
     return next((op for op in run.graph.step if isinstance(op, GuardStep)), None)
 
 
-def failure(step: JudgedStep, *, what: str, statements: Statement, gradient_norm: float) -> RunError:
+def failure(step: JudgedStep, *, what: str, statements: numerics.Statement, gradient_norm: float) -> RunError:
     """The error that ends the run, with what every rank found, for the user and for status.json."""
     run, number_of_step = step.run, step.at.step
     of_ranks = all_statements(run, statements, topic=f"stop/{number_of_step}")
-    text = describe(of_ranks)
+    text = numerics.describe(of_ranks)
     record = {
         "step": number_of_step,
-        "gradient_norm": number(gradient_norm),
+        "gradient_norm": numerics.number(gradient_norm),
         "ranks": [{"rank": one.rank, **one.data()} for one in of_ranks if not one.is_empty],
     }
     has_spoiled_weights = any(one.weights for one in of_ranks)
@@ -92,9 +82,9 @@ def failure(step: JudgedStep, *, what: str, statements: Statement, gradient_norm
     )
 
 
-def _help_for_numbers(statements: Sequence[Statement]) -> str:
+def _help_for_numbers(statements: Sequence[numerics.Statement]) -> str:
     """Sequences are named only by a loss; other ranks' numbers need not come from them."""
-    if outputs := first_outputs(statements):
+    if outputs := numerics.first_outputs(statements):
         rank = outputs[0][0].rank
         return (
             f"lower the learning rate, or let `guard` skip such steps; if it happens again in the same place "
@@ -113,57 +103,57 @@ def _help_for_weights(run: Run) -> str:
     return f"{origin} are finite: there is no earlier checkpoint; if they are, suspect that rank's memory"
 
 
-def all_statements(run: Run, own: Statement, *, topic: str) -> list[Statement]:
+def all_statements(run: Run, own: numerics.Statement, *, topic: str) -> list[numerics.Statement]:
     if run.statements is None:
         return [own]
     gathered = run.statements.gather(topic, own.data())
-    return [statement(rank, data) for rank, data in gathered]
+    return [numerics.statement(rank, data) for rank, data in gathered]
 
 
-def nonfinite(step: JudgedStep, *, loss: float) -> Statement:
+def nonfinite(step: JudgedStep, *, loss: float) -> numerics.Statement:
     """This rank's micro-batches and weights with NaN or inf, and where outputs or gradients became so."""
     batches = (one for one in _micro_batches(step) if not math.isfinite(one.loss))
     weights = (name for name, local in _local_weights(step).items() if not local.isfinite().all())
-    return Statement(
+    return numerics.Statement(
         step.run.launch.rank,
         tuple(batches),
-        tuple(weights)[:MAX_NAMED],
-        tuple(_outputs(step))[:MAX_NAMED],
+        tuple(weights)[: numerics.MAX_NAMED],
+        tuple(_outputs(step))[: numerics.MAX_NAMED],
         _last_gradient(step) if math.isfinite(loss) else None,
         str(step.run.device),
     )
 
 
-def _outputs(step: JudgedStep) -> Iterator[Outputs]:
+def _outputs(step: JudgedStep) -> Iterator[numerics.Outputs]:
     pipeline = step.pipeline
     if pipeline is None or pipeline.outputs is None:
         return
     for stage, place, module, micro_step in pipeline.outputs.first_nonfinite():
         sequences = tuple(map(int, step.batch.micro_batches[micro_step].sample_ids))
-        yield Outputs(stage, place, module, micro_step, sequences)
+        yield numerics.Outputs(stage, place, module, micro_step, sequences)
 
 
-def _last_gradient(step: JudgedStep) -> Gradient | None:
+def _last_gradient(step: JudgedStep) -> numerics.Gradient | None:
     pipeline = step.pipeline
     for place, (name, weight) in reversed([*enumerate(step.gradients.weights.parameters.items())]):
         if weight.grad is not None and not local_of(weight.grad).isfinite().all():
             stage = pipeline.stage_of(name) if pipeline is not None else 0
-            return Gradient(stage or 0, place, name)
+            return numerics.Gradient(stage or 0, place, name)
     return None
 
 
-def highest(step: JudgedStep) -> Statement:
+def highest(step: JudgedStep) -> numerics.Statement:
     """This rank's micro-batch with the highest loss."""
     found = sorted(_micro_batches(step), key=lambda one: one.loss)
-    return Statement(step.run.launch.rank, tuple(found[-1:]))
+    return numerics.Statement(step.run.launch.rank, tuple(found[-1:]))
 
 
-def _micro_batches(step: JudgedStep) -> Iterator[MicroBatch]:
+def _micro_batches(step: JudgedStep) -> Iterator[numerics.MicroBatch]:
     """None on ranks without the last stage of a pipeline, which alone has losses."""
     losses = step.step_loss.by_micro_step
     batches = step.batch.micro_batches if losses else ()
     for micro_step, (loss, batch) in enumerate(zip(losses, batches, strict=True)):
-        yield MicroBatch(micro_step, loss.item(), tuple(map(int, batch.sample_ids)))
+        yield numerics.MicroBatch(micro_step, loss.item(), tuple(map(int, batch.sample_ids)))
 
 
 def _local_weights(step: JudgedStep) -> Mapping[str, Tensor]:

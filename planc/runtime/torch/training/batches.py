@@ -10,16 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from planc.graph.ops import (
-    ExportHf,
-    Mixture,
-    NextBatch,
-    OpenData,
-    OpenMappedData,
-    OpenMatchedData,
-    OpenSource,
-    ShardContext,
-)
+from planc.graph import ops
 from planc.graph.sources import name_of, reads_pairs, training_data
 from planc.hub.names import model_folder
 from planc.modeling.decoder_inputs import decoder_inputs
@@ -51,9 +42,9 @@ from planc.tables import plural
 
 
 @agreed
-def open_data(run: Run, op: OpenData, sources: Sources | None) -> Data | None:
+def open_data(run: Run, op: ops.OpenData, sources: Sources | None) -> Data | None:
     """Every rank has the same data; the order decides which samples are its own."""
-    if isinstance(op.source, Mixture):
+    if isinstance(op.source, ops.Mixture):
         data = _mixed(sources or Sources(), op)
     else:
         spec = data_spec(op, training=op)
@@ -85,7 +76,7 @@ def open_data(run: Run, op: OpenData, sources: Sources | None) -> Data | None:
 
 def _exported(run: Run, tokenizer: TokenizerFiles) -> Files:
     """The tokenizer's files as an export has them. RunError if transformers would load another one there."""
-    export = next((op for op in run.graph.save if isinstance(op, ExportHf)), None)
+    export = next((op for op in run.graph.save if isinstance(op, ops.ExportHf)), None)
     if export is None:
         return tokenizer.files
     try:
@@ -95,7 +86,7 @@ def _exported(run: Run, tokenizer: TokenizerFiles) -> Files:
         raise RunError(error.message, help=error.help) from error
 
 
-def _require_counted(run: Run, op: OpenData, dataset: Dataset) -> None:
+def _require_counted(run: Run, op: ops.OpenData, dataset: Dataset) -> None:
     """Print how epochs became steps. RunError if the data is not what they were computed from."""
     if not op.epochs:
         return
@@ -117,7 +108,7 @@ def plural_epochs(epochs: str) -> str:
 
 
 @agreed
-def open_source(run: Run, op: OpenSource, sources: Sources | None) -> Sources:
+def open_source(run: Run, op: ops.OpenSource, sources: Sources | None) -> Sources:
     """Read one source with the settings of the training data, which joins it with the others."""
     training = training_data(run.graph)
     spec = data_spec(op, training=training)
@@ -126,7 +117,7 @@ def open_source(run: Run, op: OpenSource, sources: Sources | None) -> Sources:
     return Sources((*(sources.opened if sources else ()), found))
 
 
-def _mixed(sources: Sources, op: OpenData) -> OpenedData | None:
+def _mixed(sources: Sources, op: ops.OpenData) -> OpenedData | None:
     """The sources as one order; None if another rank can't use its own."""
     found = [one for one in sources.opened if one is not None]
     return mixed(found, seed=op.shuffle_seed) if len(found) == len(sources.opened) else None
@@ -157,7 +148,7 @@ def opened(run: Run, spec: DataSpec, *, vocab_size: int, label: str) -> OpenedDa
 
 
 def next_batch(
-    run: Run, op: NextBatch, at: Position, mesh: Mesh, data: Data
+    run: Run, op: ops.NextBatch, at: Position, mesh: Mesh, data: Data
 ) -> tuple[Batch, TokenCount, StepLoss, Evaluations]:
     """Take the step's micro-batches, and count the tokens that normalize the loss, on the device."""
     began = time.perf_counter()
@@ -195,7 +186,7 @@ def _read(run: Run, loader: BatchLoader, at: Position) -> list[MicroBatch]:
 
 
 def shard_context(
-    run: Run, op: ShardContext, at: Position, batch: Batch, documents: Documents | None
+    run: Run, op: ops.ShardContext, at: Position, batch: Batch, documents: Documents | None
 ) -> LocalBatch:
     """Move one micro-batch to the device, with each registered buffer reduced to this rank's positions."""
     own = batch.micro_batches[at.micro_step]
@@ -211,9 +202,9 @@ def shard_context(
     if reads_pairs(run.graph):
         tensors["sample_ids"] = torch.from_numpy(own.sample_ids)
     data = training_data(run.graph)
-    if isinstance(data, OpenMatchedData):
+    if isinstance(data, ops.OpenMatchedData):
         tensors["lengths"] = torch.from_numpy(_before_padding(own).sum(1))
-    if isinstance(data, OpenMappedData):
+    if isinstance(data, ops.OpenMappedData):
         tensors["is_input"] = torch.from_numpy(_before_padding(own))
         tensors["decoder_input_ids"] = decoder_inputs(
             tensors["labels"], start=data.start_id, padding=data.padding_id

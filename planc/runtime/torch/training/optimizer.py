@@ -11,14 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from planc.graph.ops import (
-    BuildOptimizer,
-    BuildSchedule,
-    MatrixGroup,
-    ParameterGroup,
-    StepOptimizer,
-    StepSchedule,
-)
+from planc.graph import ops
 from planc.optimizers import OptimizerKind
 from planc.optimizers.muon import Muon as MuonSettings
 from planc.optimizers.own import OwnOptimizer as OwnSettings
@@ -37,10 +30,12 @@ from planc.runtime.torch.training.muon import Muon
 from planc.runtime.torch.training.stored_adamw import StoredAdam
 
 
-def build_optimizer(run: Run, op: BuildOptimizer, weights: Weights, pipeline: Pipeline | None) -> Optimizer:
+def build_optimizer(
+    run: Run, op: ops.BuildOptimizer, weights: Weights, pipeline: Pipeline | None
+) -> Optimizer:
     """Build one parameter group for each of the op's, split by the mesh of its parameters."""
-    matrices = [group for group in op.groups if isinstance(group, MatrixGroup)]
-    others = [group for group in op.groups if not isinstance(group, MatrixGroup)]
+    matrices = [group for group in op.groups if isinstance(group, ops.MatrixGroup)]
+    others = [group for group in op.groups if not isinstance(group, ops.MatrixGroup)]
     groups = [*_options(others, weights, pipeline)]
     names = {parameter: name for name, parameter in weights.parameters.items()}
     packings = packed_parameters(weights.model)
@@ -62,7 +57,7 @@ def build_optimizer(run: Run, op: BuildOptimizer, weights: Weights, pipeline: Pi
 
 
 def _options(
-    groups: Iterable[ParameterGroup], weights: Weights, pipeline: Pipeline | None
+    groups: Iterable[ops.ParameterGroup], weights: Weights, pipeline: Pipeline | None
 ) -> Iterator[dict[str, Any]]:
     for group in groups:
         for members in by_mesh(weights.parameters[name] for name in held(pipeline, group.parameters)):
@@ -80,7 +75,7 @@ def by_mesh(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
 
 
 def _optimizer(
-    op: BuildOptimizer, settings: OptimizerKind, groups: list[dict[str, Any]], *, device: torch.device
+    op: ops.BuildOptimizer, settings: OptimizerKind, groups: list[dict[str, Any]], *, device: torch.device
 ) -> Optimizer:
     torch_class: type[Optimizer] = getattr(torch.optim, settings.torch_class)
     chosen = op.implementation_on(device.type)
@@ -93,7 +88,7 @@ def _optimizer(
 
 
 def build_schedule(
-    run: Run, op: BuildSchedule, optimizer: Optimizer, own_schedule: OwnSchedule | None
+    run: Run, op: ops.BuildSchedule, optimizer: Optimizer, own_schedule: OwnSchedule | None
 ) -> Schedule:
     factor = partial(learning_rate_factor, op) if own_schedule is None else own_schedule.factor
     set_learning_rate(optimizer.param_groups, factor(1))
@@ -102,7 +97,7 @@ def build_schedule(
 
 def step_optimizer(
     run: Run,
-    op: StepOptimizer,
+    op: ops.StepOptimizer,
     at: Position,
     optimizer: Optimizer,
     weights: Weights,
@@ -140,6 +135,6 @@ def _fits_float32(divisor: float, gradients: Iterable[Tensor]) -> bool:
 
 
 def step_schedule(
-    run: Run, op: StepSchedule, optimizer: Optimizer, schedule: Schedule, update: Update
+    run: Run, op: ops.StepSchedule, optimizer: Optimizer, schedule: Schedule, update: Update
 ) -> None:
     set_learning_rate(optimizer.param_groups, schedule.factor(update.step + 1))

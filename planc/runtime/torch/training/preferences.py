@@ -12,15 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
-from planc.graph.ops import (
-    AttachAdapters,
-    AttachDropout,
-    BranchRun,
-    BuildPreferenceLoss,
-    ComputePairLoss,
-    ComputeReference,
-    LoadWeights,
-)
+from planc.graph import ops
 from planc.hub.model_config import differences
 from planc.hub.names import model_folder
 from planc.runtime.data.evaluation import EvaluationSet
@@ -28,6 +20,7 @@ from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.model_files import read_config
 from planc.runtime.numerics import number
+from planc.runtime.torch import state
 from planc.runtime.torch.agreement.agree import agreed
 from planc.runtime.torch.extensions.loss import OwnLoss
 from planc.runtime.torch.parallel.fsdp import reshard
@@ -35,17 +28,6 @@ from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.parallel.mesh import Mesh
 from planc.runtime.torch.parallel.pipeline import Pipeline
 from planc.runtime.torch.run import Run
-from planc.runtime.torch.state import (
-    Batch,
-    Data,
-    EvaluationSets,
-    LocalBatch,
-    Logits,
-    Loss,
-    Perform,
-    TokenCount,
-    Weights,
-)
 from planc.runtime.torch.training import stored_reference
 from planc.runtime.torch.training.evaluation import forward_alone
 from planc.runtime.torch.training.loss_chunks import SumOfParts
@@ -79,21 +61,21 @@ class PreferenceLoss(OwnLoss):
         return -(1 - share) * logsigmoid(margins) - share * logsigmoid(-margins), margins
 
 
-def build_preference_loss(run: Run, op: BuildPreferenceLoss) -> OwnLoss:
+def build_preference_loss(run: Run, op: ops.BuildPreferenceLoss) -> OwnLoss:
     return PreferenceLoss(logsigmoid, (), op.beta, op.label_smoothing)
 
 
 def compute_pair_loss(
     run: Run,
-    op: ComputePairLoss,
+    op: ops.ComputePairLoss,
     at: Position,
     mesh: Mesh,
-    logits: Logits,
-    batch: LocalBatch,
+    logits: state.Logits,
+    batch: state.LocalBatch,
     step_loss: StepLoss,
     pipeline: Pipeline | None,
     own_loss: OwnLoss,
-) -> Loss | None:
+) -> state.Loss | None:
     """A micro-batch's share of the mean over all pairs, of logits [B, S, rank's vocabulary].
 
     In the pass of a reference, it keeps the log-probabilities instead. The loss that it returns has the
@@ -115,17 +97,17 @@ def compute_pair_loss(
         slopes = _slopes(run, op, at, mesh, own, batch, step_loss, own_loss, dtype=values.dtype)
         loss = (answers * slopes).sum()
     if pipeline is None:
-        return Loss(loss)
+        return state.Loss(loss)
     pipeline.finish_forward(at, loss=loss)
     return None
 
 
 def loss_of_parts(
     run: Run,
-    op: ComputePairLoss,
+    op: ops.ComputePairLoss,
     at: Position,
     mesh: Mesh,
-    batch: LocalBatch,
+    batch: state.LocalBatch,
     step_loss: StepLoss,
     own_loss: PreferenceLoss,
 ) -> tuple[Tensor, Callable[[SumOfParts], Tensor]]:
@@ -163,11 +145,11 @@ def loss_of_parts(
 
 def _slopes(
     run: Run,
-    op: ComputePairLoss,
+    op: ops.ComputePairLoss,
     at: Position,
     mesh: Mesh,
     answers: Tensor,
-    batch: LocalBatch,
+    batch: state.LocalBatch,
     step_loss: StepLoss,
     own_loss: PreferenceLoss,
     *,
@@ -192,7 +174,7 @@ def _slopes(
 
 
 def _means(
-    answers: Tensor, own_loss: PreferenceLoss, batch: LocalBatch, pairs: PairSums
+    answers: Tensor, own_loss: PreferenceLoss, batch: state.LocalBatch, pairs: PairSums
 ) -> tuple[Tensor, Tensor]:
     """The micro-batch's shares of the means of loss, margin and accuracy [3], and the slope of the first in
     each answer's log-probability [B]."""
@@ -219,9 +201,9 @@ def _require_start(
     """
     setup = run.graph.setup
     may_differ = any(
-        isinstance(op, AttachDropout | BranchRun)
-        or (isinstance(op, AttachAdapters) and op.dropout)
-        or (isinstance(op, ComputeReference) and op.path is not None)
+        isinstance(op, ops.AttachDropout | ops.BranchRun)
+        or (isinstance(op, ops.AttachAdapters) and op.dropout)
+        or (isinstance(op, ops.ComputeReference) and op.path is not None)
         for op in setup
     )
     wanted = reference[sample_ids]
@@ -243,13 +225,13 @@ def _require_start(
 
 def compute_reference(
     run: Run,
-    op: ComputeReference,
+    op: ops.ComputeReference,
     at: Position,
-    perform: Perform,
+    perform: state.Perform,
     mesh: Mesh,
-    weights: Weights,
-    data: Data | None,
-    sets: EvaluationSets | None,
+    weights: state.Weights,
+    data: state.Data | None,
+    sets: state.EvaluationSets | None,
     pipeline: Pipeline | None,
     own_loss: OwnLoss,
 ) -> OwnLoss:
@@ -259,7 +241,7 @@ def compute_reference(
     """
     assert isinstance(own_loss, PreferenceLoss)
     evaluated = _set_of(op, data, sets)
-    other = LoadWeights(path=op.path, seed=run.seed, span=op.span) if op.path is not None else None
+    other = ops.LoadWeights(path=op.path, seed=run.seed, span=op.span) if op.path is not None else None
     if other is not None:
         _require_same_model(run, other, weights.model)
     fingerprint = f"{evaluated.fingerprint} {evaluated.num_sequences}"
@@ -281,7 +263,7 @@ def compute_reference(
 
 
 @agreed
-def _require_same_model(run: Run, other: LoadWeights, model: nn.Module) -> None:
+def _require_same_model(run: Run, other: ops.LoadWeights, model: nn.Module) -> None:
     """RunError unless both directories have the settings that logits follow from."""
     paths = run.model_op.path, other.path
     written = [read_config(model_folder(path, base=run.paths.base)) for path in paths]
@@ -299,7 +281,7 @@ def _require_same_model(run: Run, other: LoadWeights, model: nn.Module) -> None:
 
 @contextmanager
 def _weights_of(
-    other: LoadWeights | None, model: nn.Module, perform: Perform, at: Position
+    other: ops.LoadWeights | None, model: nn.Module, perform: state.Perform, at: Position
 ) -> Iterator[None]:
     """Let the model have other weights; its own wait in host memory."""
     if other is None:
@@ -315,8 +297,8 @@ def _weights_of(
 
 def _computed(
     run: Run,
-    op: ComputeReference,
-    perform: Perform,
+    op: ops.ComputeReference,
+    perform: state.Perform,
     mesh: Mesh,
     model: nn.Module,
     evaluated: EvaluationSet,
@@ -330,7 +312,9 @@ def _computed(
         for batch in evaluated.micro_batches(dp_size=run.dp_size, dp_rank=run.dp_rank):
             pairs = replace(PairSums.begin(op.label, 1, device=run.device), answers=answers)
             total = StepLoss(answers.new_zeros(()), pairs=pairs)
-            forward_alone(perform, op.body, Position(0), pipeline, Batch([batch]), TokenCount(count), total)
+            forward_alone(
+                perform, op.body, Position(0), pipeline, state.Batch([batch]), state.TokenCount(count), total
+            )
     model.train()
     reshard(model)
     reference = mesh.sum_over(answers, op.over)
@@ -345,7 +329,9 @@ def _computed(
     return reference
 
 
-def _set_of(op: ComputeReference, data: Data | None, sets: EvaluationSets | None) -> EvaluationSet:
+def _set_of(
+    op: ops.ComputeReference, data: state.Data | None, sets: state.EvaluationSets | None
+) -> EvaluationSet:
     if op.label:
         assert sets is not None
         return sets.by_label[op.label]

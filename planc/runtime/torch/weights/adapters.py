@@ -19,16 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
 
 from planc.graph.ops import AttachAdapters, InitAdapters, LoadAdapters
-from planc.hub.peft_adapter import (
-    WEIGHTS,
-    PeftAdapter,
-    Sizes,
-    UnreadableAdapterError,
-    differences,
-    key_of,
-    names_of_stacks,
-    read_adapter,
-)
+from planc.hub import peft_adapter
 from planc.modeling.draws import Uniform, fill
 from planc.modeling.initialization import derived_seed
 from planc.runtime.errors import RunError
@@ -177,19 +168,19 @@ def load_adapters(run: Run, op: LoadAdapters, weights: Weights, pipeline: Pipeli
     folder = run.paths.base / op.path
     own = [*_matrices(weights.model, held(pipeline, op.modules))]
     adapter, names = _read(run, folder, weights.model, own)
-    path = folder / WEIGHTS
-    run.reads.add_content("file", WEIGHTS, path.read_bytes())
+    path = folder / peft_adapter.WEIGHTS
+    run.reads.add_content("file", peft_adapter.WEIGHTS, path.read_bytes())
     views = file_views(path)
     packings = packed_parameters(weights.model)
     for matrices in own:
         for part, weight in matrices.weights():
-            view = views[key_of(f"{names[matrices.name]}.{part}.weight")]
+            view = views[peft_adapter.key_of(f"{names[matrices.name]}.{part}.weight")]
             if matrices.is_stacked:
                 view = of_experts(view, part, num_experts=len(weight))
             copy_block(weight, view.fill, packing=packings.get(weight))
     for name, parameter in weights.model.named_parameters():
         if name in adapter.apart:
-            copy_block(parameter, views[key_of(name)].fill, packing=packings.get(parameter))
+            copy_block(parameter, views[peft_adapter.key_of(name)].fill, packing=packings.get(parameter))
     saved = f", and {len(adapter.apart)} parameters that are trained next to them" if adapter.apart else ""
     run.observer.noted(f"adapters begin with those in {folder}{saved}")
     return weights
@@ -220,7 +211,7 @@ class _Matrices:
             yield MAGNITUDE, self.magnitude
 
     @property
-    def sizes(self) -> Sizes:
+    def sizes(self) -> peft_adapter.Sizes:
         """The inputs and outputs, and the experts."""
         return self.down.shape[-1], self.up.shape[-2], len(self.down) if self.is_stacked else 1
 
@@ -241,24 +232,24 @@ def _matrices(model: nn.Module, modules: Iterable[str]) -> Iterator[_Matrices]:
 
 def _read(
     run: Run, folder: Path, model: nn.Module, own: Iterable[_Matrices]
-) -> tuple[PeftAdapter, Mapping[str, str]]:
+) -> tuple[peft_adapter.PeftAdapter, Mapping[str, str]]:
     """The adapters of the directory, and peft's names of layers and stacks.
 
     RunError if they are not the graph's.
     """
     op = run.graph.adapters
     assert op is not None, "the graph attaches adapters before it fills them"
-    names = {**{fqn: fqn for fqn in op.layers}, **names_of_stacks(op.stacked)}
-    sizes: dict[str, Sizes | None] = dict.fromkeys(names.values())
+    names = {**{fqn: fqn for fqn in op.layers}, **peft_adapter.names_of_stacks(op.stacked)}
+    sizes: dict[str, peft_adapter.Sizes | None] = dict.fromkeys(names.values())
     sizes |= {names[matrices.name]: matrices.sizes for matrices in own}
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     try:
-        adapter = read_adapter(folder)
-    except UnreadableAdapterError as error:
+        adapter = peft_adapter.read_adapter(folder)
+    except peft_adapter.UnreadableAdapterError as error:
         raise RunError(
             f"{folder}: {error}", help="name a directory of LoRA adapters, as peft saves them"
         ) from error
-    problems = differences(
+    problems = peft_adapter.differences(
         adapter,
         rank=op.rank,
         alpha=op.alpha,
