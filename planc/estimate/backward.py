@@ -40,12 +40,12 @@ from planc.estimate.activations import (
     weight_width,
 )
 from planc.estimate.attention_calls import compiled_pair_bytes
-from planc.estimate.deferred import output_bytes, products
 from planc.estimate.dropout import dropout_bytes
 from planc.estimate.experts import experts_saved
 from planc.estimate.gaps import last_units
 from planc.estimate.kernels import kernel_bytes_in_backward
 from planc.estimate.layout import ParameterLayout
+from planc.estimate.parts import output_bytes, products
 from planc.estimate.rank_work import RankWork
 from planc.estimate.units import Unit
 from planc.inventory.adapters import is_magnitude

@@ -13,9 +13,8 @@ from planc.estimate.result import Collective, Kind
 from planc.estimate.tensor_parallel import tensor_parallel_collectives
 from planc.estimate.units import Unit, num_with_gradients
 from planc.graph import ops
-from planc.graph.gathers import StageUnit
 from planc.graph.groups import group_name
-from planc.graph.pipeline import Pipeline, pipeline_of
+from planc.graph.pipeline import Pipeline, StageUnit, pipeline_of
 from planc.graph.sources import mixture_labels, reads_classes, reads_pairs
 from planc.inventory.adapters import is_of_adapter
 from planc.inventory.schema import Attention

@@ -19,12 +19,11 @@ from planc.estimate.at_intervals import at_intervals
 from planc.estimate.backward import fullest_moment, fullest_product
 from planc.estimate.checkpoint import saved, staging
 from planc.estimate.collectives import collectives, replicated_message
-from planc.estimate.distillation import stored_sequence_bytes, teacher_bytes
 from planc.estimate.flops import Flops, flops
 from planc.estimate.gaps import gaps, last_units
 from planc.estimate.images import encoder_bytes, encoding_bytes, image_bytes
 from planc.estimate.kernels import attention_uses, window_mask_bytes
-from planc.estimate.loss import loss
+from planc.estimate.loss import loss, stored_sequence_bytes, teacher_bytes
 from planc.estimate.parts import Part, parts
 from planc.estimate.peak import (
     GAPS,

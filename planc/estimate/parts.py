@@ -6,16 +6,11 @@ All formulas read it as they read a whole one. The last stage alone has logits, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import prod
 
-from planc.estimate.activations import (
-    activations,
-    last_input_bytes,
-    offloaded_bytes,
-)
-from planc.estimate.deferred import deferred_bytes
+from planc.estimate.activations import activations, input_bytes, input_key, last_input_bytes, offloaded_bytes
 from planc.estimate.kernels import window_mask_bytes
 from planc.estimate.loss import loss
 from planc.estimate.rank_work import RankWork, rank_work
@@ -26,6 +21,33 @@ from planc.inventory.schema import Inventory, Module
 from planc.pipelining.orders import Direction, Order, has_weights, rank_of
 from planc.record import record
 from planc.vocab import parent_of
+
+
+def deferred_bytes(work: RankWork) -> int:
+    """Bytes that linear layers keep between a micro batch's backward and the gradients of their weights.
+
+    A layer keeps its input, once for layers that read the same one, and the gradient of its output. 0 if
+    backward computes all gradients.
+    """
+    return sum(freed for _, freed in products(work))
+
+
+def products(work: RankWork) -> Iterator[tuple[int, int]]:
+    """The bytes of each layer's gradient and of what is freed with it, in the order of the computation."""
+    layers = [module for module in work.inventory.modules if module.fqn in work.deferred]
+    first = {key: module for module in reversed(layers) for key in [input_key(work, module)]}
+    for module in reversed(layers):
+        element = work.compute_dtype.size_bytes
+        freed = output_bytes(work, module)
+        freed += input_bytes(work, module) if first[input_key(work, module)] is module else 0
+        yield element * prod(work.tp_shape(module) or (0,)), freed
+
+
+def output_bytes(work: RankWork, module: Module) -> int:
+    """Bytes of a linear layer's output on a rank, or of its gradient."""
+    rows, *_ = work.tp_shape(module) or (0,)
+    return work.num_tokens * rows * work.compute_dtype.size_bytes
+
 
 SENDS = "pipeline.send"
 """The cause of messages between stages."""

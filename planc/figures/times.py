@@ -1,11 +1,30 @@
-"""Figures of a step's times: the bound, which nothing can beat, and the expectation, with its interval."""
+"""Figures of times: what a run measures, a step's bound, which nothing can beat, and its expectation."""
 
 from __future__ import annotations
 
 from planc.estimate.bound import StepBound
 from planc.estimate.expectation import StepExpectation
 from planc.estimate.step_work import StepWork
-from planc.figures.figure import Figure, Unit
+from planc.figures.figure import Figure, Unit, num_bytes
+
+
+def tokens_per_second(value: float) -> Figure:
+    """Positions per second of all ranks, including padding and masked ones: tokens_per_step over seconds."""
+    return Figure("tokens_per_second", value, Unit.TOKENS_PER_SECOND)
+
+
+def tokens_per_second_per_device(value: float) -> Figure:
+    return Figure("tokens_per_second_per_device", value, Unit.DEVICE_TOKENS)
+
+
+def tflops_per_second_per_device(value: float) -> Figure:
+    """The model's teraFLOPs per second, without recomputation."""
+    return Figure("tflops_per_second_per_device", value, Unit.DEVICE_TFLOPS)
+
+
+def measured_memory(value: int, *, kind: str) -> Figure:
+    """The maximum of any rank so far: `allocated` on the device, or the whole `process` on the host."""
+    return num_bytes(f"{kind}_memory", value)
 
 
 def least_step_seconds(bound: StepBound) -> Figure:

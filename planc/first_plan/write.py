@@ -28,9 +28,8 @@ from planc.plan.facts import facts
 from planc.record import record
 from planc.source import SourceFile
 from planc.tables import format_number, plural
-from planc.tune.base import Base, base_of, plan_text
+from planc.tune.base import TEXT, Base, base_of, model_plan, plan_text
 from planc.tune.choice import Choice, Mesh, Recompute, Rules
-from planc.tune.model_plan import TEXT, model_plan
 from planc.tune.score import Scorer
 from planc.tune.search import UNTIMED, Search, reasons
 from planc.tune.table import written_plan

@@ -1,15 +1,65 @@
-"""The pipeline that a graph runs: its stages, and what each pp rank runs in order."""
+"""The pipeline of a graph: its stages, what each pp rank runs in order, and when units are gathered."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
-from planc.graph.gathers import StageUnit, Stay, stage_holding
 from planc.graph.graph import Graph
 from planc.graph.ops import Accumulate, FullyShard, SplitPipeline
-from planc.pipelining.orders import Direction, Order, rank_of, schedule_of
+from planc.pipelining.orders import Action, Direction, Order, rank_of, schedule_of
 from planc.pipelining.simulate import Simulation, equal_step
 from planc.record import record
+
+
+@record
+class _Stay:
+    """A time in which a unit of FSDP is gathered: from within `first` on, until within `last`, or its end.
+
+    FSDP2 gathers a unit in each forward and backward of its modules, unless it is gathered already. It frees
+    it after a forward if it is to reshard it, and at the end of each backward with all others of the rank,
+    those of its other stages; or only at the end of its own stage's last backward
+    (torch/distributed/fsdp/_fully_shard/_fsdp_state.py).
+    """
+
+    first: Action
+    last: Action
+
+
+@record
+class StageUnit:
+    """Modules of one stage whose parameters are gathered together."""
+
+    modules: tuple[str, ...]
+    stage: int
+    reshard_after_forward: bool
+    reshard_after_backward: bool
+
+    def stays(self, order: Order) -> tuple[_Stay, ...]:
+        """The unit's stays in a step of its rank, in order."""
+        stays: list[_Stay] = []
+        first: Action | None = None
+        own = [action for action in order if action.stage == self.stage]
+        last = next((action for action in reversed(own) if action.direction is Direction.BACKWARD), None)
+        for action in order:
+            is_own = action.stage == self.stage and action.direction is not Direction.WEIGHTS
+            if is_own and first is None:
+                first = action
+            is_backward = action.direction is Direction.BACKWARD
+            frees = is_backward and (self.reshard_after_backward or action == last)
+            if first is not None and (frees or (is_own and self.reshard_after_forward)):
+                stays.append(_Stay(first, action))
+                first = None
+        if first is not None:
+            stays.append(_Stay(first, order[-1]))
+        return tuple(stays)
+
+
+def stage_holding(modules: Sequence[str], stages: Sequence[Sequence[str]]) -> int | None:
+    """The stage that has a unit's modules; None for the root, which belongs to none."""
+    inside = f"{modules[0]}."
+    within = (inside.startswith(tuple(f"{name}." for name in names)) for names in stages)
+    return next((stage for stage, is_within in enumerate(within) if is_within), None)
 
 
 @record
@@ -36,7 +86,7 @@ class Pipeline:
         name = schedule_of(self.orders, num_stages=self.num_stages)
         return f"{name or 'other orders'}, {self.num_stages} stages"
 
-    def stays(self, unit: StageUnit) -> tuple[Stay, ...]:
+    def stays(self, unit: StageUnit) -> tuple[_Stay, ...]:
         """When a step gathers a unit, and frees it."""
         return unit.stays(self.orders[rank_of(unit.stage, num_ranks=self.num_ranks)])
 

@@ -10,8 +10,7 @@ from planc.graph import ops
 from planc.graph.graph import Graph
 from planc.graph.op import CHANGING, CONSUMED, GIVEN, Op, Resource, Stage
 from planc.graph.sources import mixture_labels
-from planc.graph.verify_pipeline import pipeline_violations
-from planc.graph.violation import Violation
+from planc.graph.verify_pipeline import Violation, pipeline_violations
 from planc.vocab import TOKEN_DIMS, ExpertDim, GroupDim, MeshDim
 
 _EACH_STEP = (

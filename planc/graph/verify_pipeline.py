@@ -8,10 +8,19 @@ from itertools import pairwise
 from planc.graph import ops
 from planc.graph.graph import Graph
 from planc.graph.op import Op
-from planc.graph.violation import Violation
 from planc.pipelining.orders import has_weights
 from planc.pipelining.simulate import ScheduleError, equal_step
+from planc.record import record
 from planc.vocab import ExpertDim, MeshDim
+
+
+@record
+class Violation:
+    op: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.op}: {self.text}"
 
 
 def pipeline_violations(graph: Graph) -> Iterator[Violation]:

@@ -15,9 +15,8 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_typ
 
 from planc.inventory.files import InventoryError
 from planc.inventory.footprint import OwnCode
-from planc.inventory.head_shares import KvProjection, Packed, PerHead
+from planc.inventory.head_shares import KvProjection, Must, Named, Packed, PerHead
 from planc.inventory.schema import Attention, Draw, Inventory, Parameter
-from planc.inventory.value_types import Must, Named
 from planc.record import record
 from planc.vocab import LogitsStep
 

@@ -10,8 +10,7 @@ from typing import Any, Literal
 
 from planc.hub.names import is_hub, parse_hub
 from planc.inventory.codec import dumps, loads
-from planc.inventory.config_facts import router_loss
-from planc.inventory.config_limits import require_sane
+from planc.inventory.config_limits import require_sane, router_loss
 from planc.inventory.files import (
     CONFIG_NAME,
     INVENTORY_NAME,

@@ -10,10 +10,9 @@ from typing import Annotated
 
 from planc.inventory.calls import ONCE, Call
 from planc.inventory.footprint import ONE_OPERATION, RMS_NORM, Footprint, OwnCode
+from planc.inventory.head_shares import Digest, Named, Packed, PerHead, Probability, SharedKv, Size
 from planc.inventory.head_shares import KvProjection as KvProjection
-from planc.inventory.head_shares import Packed, PerHead, SharedKv
 from planc.inventory.rope import Rope as Rope
-from planc.inventory.value_types import Digest, Named, Probability, Size
 from planc.record import record
 from planc.vocab import (
     NO_HEAD,

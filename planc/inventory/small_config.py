@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from planc.inventory.randomness import random_fields
 from planc.record import record
 
 Config = Mapping[str, Any]
@@ -272,3 +271,20 @@ def _sections(sections: Sequence[int], *, num_pairs: int) -> list[int]:
     small = [section * num_pairs // sum(sections) for section in sections]
     small[0] += num_pairs - sum(small)
     return small
+
+
+_PARTS = ("drop", "jitter")
+"""Parts of the names of probabilities in transformers: `resid_pdrop`, `layerdrop`, `router_jitter_noise`."""
+
+
+def random_fields(config: Mapping[str, object]) -> tuple[str, ...]:
+    """The fields that cause dropout, layer drop or jitter, in the order of the file."""
+    return tuple(name for name, value in config.items() if _is_probability(value) and _is_random(name))
+
+
+def _is_probability(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value != 0
+
+
+def _is_random(name: str) -> bool:
+    return any(part in name for part in _PARTS)

@@ -30,8 +30,7 @@ from planc.plan.bind import BoundPlan
 from planc.plan.facts import gradient_accumulation
 from planc.plan.optimizer import OwnSchedule
 from planc.plan.quantized import NF4_BLOCK
-from planc.plan.tensor_dtypes import adapters_dtype
-from planc.plan.unit_dtypes import compute_dtypes
+from planc.plan.unit_dtypes import adapters_dtype, compute_dtypes
 from planc.plan.units import UnitGroup
 from planc.vocab import TOKEN_DIMS, DType, GroupDim, MeshDim, of_experts
 

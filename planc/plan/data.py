@@ -11,14 +11,13 @@ from planc.data_sources import BY_NAME, SourceKind
 from planc.data_sources.globs import without_compression
 from planc.extend.decorators import DATA_SOURCE, ROW_TRANSFORM
 from planc.extend.reference import Extension
-from planc.plan.conversations import DATASETS, IGNORED, SPLIT, SUBSET, Chat, ImageChat, Pairs
+from planc.plan.conversations import DATASETS, IGNORED, SPLIT, SUBSET, Chat, ImageChat, Pairs, Split
 from planc.plan.extensions import OnlyExtension, OrExtension
 from planc.plan.keys import key, keyed
 from planc.plan.nested import nested
 from planc.plan.quantities import STEPS
 from planc.plan.scalars import Choice, Float, Int, Path, Quantity, Text
 from planc.plan.shares import Share, Weight
-from planc.plan.splits import Split
 from planc.plan.types import List, Optional, OrAuto, Rest, Variant
 from planc.record import record
 

@@ -1,4 +1,4 @@
-"""The parameters that patterns name, and those that are not trained."""
+"""The parameters that patterns name, those that are not trained, and attention sinks."""
 
 from __future__ import annotations
 
@@ -9,11 +9,23 @@ from planc.inventory.adapters import adapted_layer, adapted_stacks, stacks_of
 from planc.inventory.schema import Inventory, Kind, Parameter
 from planc.plan.actions import Frozen, Trained
 from planc.plan.pattern import parse_own
-from planc.plan.sinks import sinks_of
 from planc.plan.spec import PatternRule, Plan
 from planc.source import NOWHERE, Span
 from planc.styles.style import own_placement
-from planc.vocab import DOWN, UP, PackedShard, Placement, Shard, StridedShard, outwards
+from planc.vocab import DOWN, SINKS, UP, PackedShard, Placement, Shard, StridedShard, outwards
+
+
+def sinks_of(inventory: Inventory) -> Mapping[str, str]:
+    """The parameter that an attention passes as sinks, by the attention's fqn: it has no other of its own."""
+    sinks = {}
+    for attention in inventory.attentions:
+        module = inventory.get(attention.fqn)
+        if SINKS not in attention.extras or module is None or len(module.parameters) != 1:
+            continue
+        (parameter,) = module.parameters
+        if parameter.shape == (attention.num_heads,):
+            sinks[attention.fqn] = parameter.name
+    return sinks
 
 
 def frozen_parameters(

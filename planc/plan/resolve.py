@@ -14,7 +14,7 @@ from planc.plan import codes, spec
 from planc.plan.apply_overrides import apply_overrides
 from planc.plan.blocks import BLOCKS, Shape
 from planc.plan.call_arguments import argument_home, argument_origins, via_parameters
-from planc.plan.expectations import resolve_expectations
+from planc.plan.expectations import is_waiver, resolve_expectations, waive
 from planc.plan.extensions import report_unused_code
 from planc.plan.foreign_help import foreign_help, meant_block, meant_by
 from planc.plan.homes import home, nested_home, rule_instead
@@ -31,7 +31,6 @@ from planc.plan.scope import Links, OriginStep, Scope
 from planc.plan.style_actions import StyleAction
 from planc.plan.train_length import read_epochs
 from planc.plan.types import NONE, Variant, convert_field
-from planc.plan.waivers import is_waiver, waive
 from planc.plan.written import Resolver, Written
 from planc.source import Span
 from planc.styles import Boundary

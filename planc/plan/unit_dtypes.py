@@ -1,12 +1,34 @@
-"""The dtypes of what FSDP units hold, and what they compute in."""
+"""Dtypes of a plan's tensors: those of FSDP units, and those that are not what the plan names."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from planc.inventory.adapters import adapted_layer
+from planc.inventory.schema import Inventory
 from planc.plan.bind import BoundPlan
-from planc.plan.tensor_dtypes import adapters_apart
+from planc.plan.spec import Plan
 from planc.vocab import DType, outwards
+
+
+def other_dtypes(plan: Plan, inventory: Inventory) -> Mapping[str, DType]:
+    """The dtype of every parameter and buffer that is not of `model.dtype`, by name; also of adapters."""
+    kept = dict.fromkeys(inventory.kept_in_float32(plan.model.dtype), DType.FLOAT32)
+    adapters = dict.fromkeys(_adapters_apart(plan, inventory), adapters_dtype(plan))
+    return {**dict(inventory.own_dtypes(plan.model.dtype)), **kept, **adapters}
+
+
+def adapters_dtype(plan: Plan) -> DType:
+    """The dtype in which adapters are stored, if there are any."""
+    return (plan.adapter.dtype if plan.adapter is not None else None) or plan.model.dtype
+
+
+def _adapters_apart(plan: Plan, inventory: Inventory) -> frozenset[str]:
+    """The parameters of adapters, where they are not of the model's dtype."""
+    if adapters_dtype(plan) is plan.model.dtype:
+        return frozenset()
+    return frozenset(fqn for fqn, _, _ in inventory.parameters() if adapted_layer(fqn) is not None)
+
 
 Fqns = tuple[str, ...]
 
@@ -43,7 +65,7 @@ def compute_dtypes(bound: BoundPlan) -> Mapping[Fqns, DType | None]:
     units = (*(group.fqns for group in bound.units), ("",))
     held = parameters_by_unit(bound)
     if wanted is None or wanted is plan.model.dtype:
-        cast = adapters_apart(plan, bound.inventory)
+        cast = _adapters_apart(plan, bound.inventory)
         return {unit: None if cast.isdisjoint(held.get(unit, ())) else wanted for unit in units}
     kept = kept_from(bound, wanted)
     return {unit: None if unit in held and kept.issuperset(held[unit]) else wanted for unit in units}

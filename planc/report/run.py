@@ -12,7 +12,7 @@ from typing import Any
 
 from planc.diff.side import Side
 from planc.figures import plan as of_plan
-from planc.figures import speed
+from planc.figures import times
 from planc.record import record
 from planc.report.charts import Bar, Curve, bars, chart
 from planc.report.html import Html, element, markup, paragraph, table
@@ -263,7 +263,7 @@ def _charts(logged: RunRecord) -> Iterator[Html]:
         yield chart("Load of experts", curves, unit="equal shares", note=note, written=_short)
     if curves := [Curve("tokens/s", points) for _, points in _one(logged, "tokens_per_second")]:
         yield chart(
-            "Speed", curves, unit="tokens/s", written=lambda value: speed.tokens_per_second(value).number
+            "Speed", curves, unit="tokens/s", written=lambda value: times.tokens_per_second(value).number
         )
     if curves := [Curve("memory", _in_gib(points)) for _, points in _one(logged, "memory_bytes")]:
         note = f": the most that any rank held so far, {logged.memory_kind}"
@@ -294,13 +294,13 @@ def _in_gib(points: Points) -> Points:
 
 
 def _bytes(value: float, logged: RunRecord) -> str:
-    return speed.measured_memory(round(value), kind=logged.memory_kind).text
+    return times.measured_memory(round(value), kind=logged.memory_kind).text
 
 
 def _written(name: str, value: float, logged: RunRecord) -> str:
     if name == "memory_bytes":
         return _bytes(value, logged)
-    return speed.tokens_per_second(value).number if name == "tokens_per_second" else _short(value)
+    return times.tokens_per_second(value).number if name == "tokens_per_second" else _short(value)
 
 
 def _short(value: float) -> str:

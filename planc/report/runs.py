@@ -8,7 +8,7 @@ from functools import partial
 from planc.diff.among import among
 from planc.diff.side import Side
 from planc.figures import plan as of_plan
-from planc.figures import speed
+from planc.figures import times
 from planc.record import record
 from planc.report.charts import Curve, chart
 from planc.report.html import Html, markup, paragraph, table
@@ -98,7 +98,7 @@ def _table(runs: Sequence[Listed]) -> Html:
                 f"{run.step:_} of {of_plan.num_steps(run.side.graph).number}",
                 _short(run.last("loss")),
                 *(_short(_last(run.logged.evaluations.get(label, ()))) for label in labels),
-                "-" if tokens_per_second is None else speed.tokens_per_second(tokens_per_second).number,
+                "-" if tokens_per_second is None else times.tokens_per_second(tokens_per_second).number,
                 *((run.best or "-",) if has_best else ()),
             )
         )

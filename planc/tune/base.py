@@ -1,4 +1,4 @@
-"""The part of a plan that a search keeps, and the plan of a choice as text."""
+"""The plan that a search starts from, the part of it that it keeps, and the plan of a choice as text."""
 
 from __future__ import annotations
 
@@ -18,6 +18,30 @@ from planc.syntax.write import block, call, rule
 from planc.tune.choice import Choice, Recompute, Rules
 from planc.tune.comments import Comments, commented
 from planc.vocab import DType
+
+TEXT = 'text("data/*.txt")'
+
+
+def model_plan(
+    model: str, inventory: Inventory, *, sequence_length: int, tokenizer: str, source: str = TEXT
+) -> str:
+    """Pretraining in bfloat16 with AdamW, on text files in the plan's directory, or on another source.
+
+    `model`, `tokenizer` and `source` are as a plan writes them: a path in quotes, a call.
+    """
+    units = (rule([f"{layers}.*"], "unit") for layers in inventory.blocks)
+    tokens = (f"tokenizer = {tokenizer}", f"sequence_length = {sequence_length}")
+    kind = "kind = adamw(lr = 3e-4, betas = [0.9, 0.95], weight_decay = 0.1)"
+    blocks = {
+        "model": (f"hf = {model}",),
+        "mesh": ("dp_shard = 2",),
+        "fsdp on dp_shard": ("param_dtype = bfloat16", "reduce_dtype = float32", *units),
+        "data": (f"source = {source}", *tokens, "micro_batch = 1"),
+        "optimizer": (kind, "clip_grad_norm = 1.0"),
+        "train": ("steps = 1000",),
+    }
+    return "".join(block(header, lines) for header, lines in blocks.items())
+
 
 _BLOCK = re.compile(r"^(\w+)[^\n]*\{\n.*?^\}\n", re.MULTILINE | re.DOTALL)
 _CHOSEN = (

@@ -28,10 +28,8 @@ from planc.plan.settle import in_steps
 from planc.plan.task import AnyTask, Embedding, ImageTextToText, MaskedLm, Seq2SeqLm
 from planc.plan.train import Contrastive, CrossEntropy, Distillation, Preference
 from planc.runtime.data.spec import DataSpec, Masking
-from planc.verify.contrastive import LOWEST_EPS_OF_VECTORS, LOWEST_TEMPERATURE, SMALL_GROUP
-from planc.verify.distillation import MAX_TOP_K
 from planc.verify.images import IMAGE_ROWS, small_images
-from planc.verify.preferences import PAIRS
+from planc.verify.losses import LOWEST_EPS_OF_VECTORS, LOWEST_TEMPERATURE, MAX_TOP_K, PAIRS, SMALL_GROUP
 from planc.verify.twin import Renaming
 from planc.vocab import NO_HEAD, Classes, DType, Pooling, Task
 

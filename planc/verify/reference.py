@@ -33,20 +33,21 @@ from planc.runtime.torch.weights.factory import config_in, own_class
 from planc.runtime.torch.weights.nf4 import VALUES
 from planc.runtime.torch.weights.weights import initialize
 from planc.verify.adapted import adapt_layer
-from planc.verify.capacity import limit_tokens
-from planc.verify.classes import loss_of_classes
-from planc.verify.contrastive import contrastive_loss
-from planc.verify.distillation import Taught, made_up
+from planc.verify.experts import Routes, limit_tokens
 from planc.verify.images import loss_of_images, with_encoder
-from planc.verify.masked import UNLABELED, masked_batch
-from planc.verify.muon import Muon
-from planc.verify.own_optimizer import OwnUpdates
+from planc.verify.losses import (
+    UNLABELED,
+    Preferences,
+    Taught,
+    contrastive_loss,
+    loss_of_classes,
+    loss_of_targets,
+    made_up,
+    masked_batch,
+)
+from planc.verify.optimizers import Muon, OwnUpdates, StoredAdam
 from planc.verify.perturb import constants, perturb, perturb_tensor, saved_tensors
-from planc.verify.preferences import Preferences
 from planc.verify.recipe import Recipe
-from planc.verify.routes import Routes
-from planc.verify.stored_adamw import StoredAdam
-from planc.verify.targets import loss_of_targets
 from planc.verify.texts import Text, texts_of
 
 

@@ -23,7 +23,7 @@ from planc.optimizers.muon import Muon
 from planc.pipelining.simulate import equal_step
 from planc.plan.spec import PipelineSpec
 from planc.plan.stages import orders
-from planc.verify.contrastive import LOWEST_TEMPERATURE, SMALL_GROUP
+from planc.verify.losses import LOWEST_TEMPERATURE, SMALL_GROUP
 from planc.verify.recipe import (
     DECAY_STEPS,
     HIGHEST_EMA_DECAY,

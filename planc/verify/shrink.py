@@ -32,9 +32,8 @@ from planc.runtime.torch.dtypes import TORCH_DTYPES
 from planc.runtime.torch.weights.adapters import attach
 from planc.runtime.torch.weights.build import bare_model, meta_model, own_dtypes
 from planc.runtime.torch.weights.factory import config_in
-from planc.verify.distillation import MAX_TOP_K, STORED, store_teacher
 from planc.verify.images import small_images, write_images
-from planc.verify.preferences import PAIRS, pairs_of
+from planc.verify.losses import MAX_TOP_K, PAIRS, STORED, pairs_of, store_teacher
 from planc.verify.recipe import CORPUS, MAX_RANKS, MODEL, SEQUENCE_LENGTH, Recipe, recipe_of
 from planc.verify.rewrite import in_small_stages, num_small_stages, resized, shrunk_graph
 from planc.verify.twin import CannotShrink, Renaming, names_of, require_twin

@@ -18,7 +18,7 @@ from planc.runtime.data.open import OpenData, open_data
 from planc.runtime.data.packing import IGNORED_LABEL
 from planc.runtime.data.spec import DataSpec, Masking
 from planc.runtime.data.tokenizers import ByteTokenizer
-from planc.verify.masked import masked
+from planc.verify.losses import masked
 from tests.data.conversing import save_tokenizer
 
 MASKING = Masking(probability=0.3, mask_replace=0.5, random_replace=0.25)

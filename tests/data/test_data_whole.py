@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planc.runtime.data.best_fit import best_fit, fitted
 from planc.runtime.data.packing import IGNORED_LABEL
 from planc.runtime.data.padded import PaddedDataset
-from planc.runtime.data.padding import pad
+from planc.runtime.data.padding import best_fit, fitted, pad
 from planc.runtime.data.sources import Document
 from planc.runtime.data.spec import TooLong
 from planc.runtime.data.tokenizers import ByteTokenizer

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 from transformers.models.llama import modeling_llama
 
-from planc.estimate.distillation import stored_sequence_bytes
+from planc.estimate.loss import stored_sequence_bytes
 from planc.graph.sources import training_data
 from planc.runtime.data.open import open_data
 from planc.runtime.data.ops import data_spec

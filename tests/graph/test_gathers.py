@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planc.graph.gathers import StageUnit, stage_holding
+from planc.graph.pipeline import StageUnit, stage_holding
 from planc.pipelining.order_text import parse_order
 from planc.pipelining.orders import Order
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planc.inventory.config_facts import added_losses, rope_switch
+from planc.inventory.config_limits import added_losses, rope_switch
 
 
 @pytest.mark.parametrize(

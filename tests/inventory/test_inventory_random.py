@@ -10,7 +10,7 @@ import pytest
 from planc.inventory.files import InventoryError
 from planc.inventory.probe import random_probe
 from planc.inventory.probe.probe import probe
-from planc.inventory.randomness import random_fields
+from planc.inventory.small_config import random_fields
 from tests.models.tiny import tiny_config
 from tests.plans import PLANS
 

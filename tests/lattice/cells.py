@@ -16,8 +16,7 @@ from planc.api import check_source
 from planc.graph.graph import Graph
 from planc.plan.spec import Plan
 from planc.source import SourceFile
-from planc.verify.distillation import STORED, store_teacher
-from planc.verify.preferences import pairs_of
+from planc.verify.losses import STORED, pairs_of, store_teacher
 from tests.inventories import save_inventory
 from tests.lattice.covering import covering
 

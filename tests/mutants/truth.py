@@ -14,7 +14,7 @@ from torch import Tensor
 
 from planc.graph.graph import Graph
 from planc.graph.ops import OpenTeacher
-from planc.verify.distillation import store_teacher
+from planc.verify.losses import store_teacher
 from tests.dist.pool import RankError, run_ranks
 from tests.mutants.reference import NUM_STEPS, Recipe, train
 from tests.parity.compare import disagreements, worst_relative

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from planc.api import check_source
-from planc.plan.splits import split_problem
+from planc.plan.conversations import split_problem
 from planc.source import SourceFile
 from tests.patience import WAIT_SECONDS
 from tests.plans import PLANS, TINY
@@ -72,7 +72,7 @@ def test_a_wrong_split_is_an_error_at_its_value(source: str, split: str, problem
 def test_a_check_of_a_split_imports_no_datasets() -> None:
     script = (
         "import sys\n"
-        "from planc.plan.splits import split_problem\n"
+        "from planc.plan.conversations import split_problem\n"
         "assert split_problem('train[:10%]') is None and split_problem('train[') is not None\n"
         "assert 'datasets' not in sys.modules\n"
     )

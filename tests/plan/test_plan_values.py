@@ -14,14 +14,13 @@ from hypothesis import strategies as st
 from planc.plan import codes, data
 from planc.plan.blocks import BLOCKS
 from planc.plan.checkpoint import OrPath, Seconds, StepsOrTime
-from planc.plan.conversations import Date, NameOrPath
+from planc.plan.conversations import Date, NameOrPath, Split
 from planc.plan.keys import keys, type_of
 from planc.plan.optimizer import AdamW, Cosine, Implementation
 from planc.plan.quantities import BYTES, SECONDS, STEPS
 from planc.plan.scalars import MAX_INTEGER, Bool, Choice, Float, Int, Path, Quantity, Text, ValueType
 from planc.plan.scope import Scope
 from planc.plan.shares import Share, StepsOrShare, Weight
-from planc.plan.splits import Split
 from planc.plan.style_actions import STYLE_ACTIONS
 from planc.plan.types import NONE, List, Optional, OrAuto, Placement, Rest, Variant, render_call
 from planc.source import SourceFile

@@ -7,7 +7,7 @@ from statistics import median
 
 import pytest
 
-from planc.runtime.torch.reporting.stragglers import Stragglers, standing_out
+from planc.runtime.torch.reporting.own_time import Stragglers, standing_out
 
 EVEN = [0.10, 0.11, 0.10, 0.10]
 SLOW = [0.10, 0.11, 0.30, 0.10]

@@ -8,7 +8,7 @@ import pytest
 
 from planc.graph.op import Phase
 from planc.runtime.throughput import Work
-from planc.runtime.torch.reporting.phase_times import PhaseClock
+from planc.runtime.torch.reporting.instruments import PhaseClock
 from tests.bench.fake_device import FakeDevice
 
 WORK = Work(flops_per_step=8 * 10**15, world_size=4, peak_flops=1e15)

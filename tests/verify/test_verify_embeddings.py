@@ -17,7 +17,7 @@ from planc.runtime.torch.dispatch import State
 from planc.runtime.torch.state import LocalBatch
 from planc.runtime.torch.training import contrastive
 from planc.source import SourceFile
-from planc.verify.contrastive import LOWEST_TEMPERATURE
+from planc.verify.losses import LOWEST_TEMPERATURE
 from planc.verify.outcome import Item
 from planc.verify.verify import verify
 from tests.plans import PLANS, encoder_plan

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from planc.verify.distillation import STORED
+from planc.verify.losses import PAIRS, STORED
 from planc.verify.outcome import Item
-from planc.verify.preferences import PAIRS
 from planc.verify.recipe import CORPUS, MODEL
 from planc.verify.verify import compared, run_plan, verify
 from tests.parity.cases import Case

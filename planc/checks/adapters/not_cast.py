@@ -5,7 +5,7 @@ from __future__ import annotations
 from planc.checks.fsdp.fsdp_groups import cast_to
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code
-from planc.plan.tensor_dtypes import adapters_dtype
+from planc.plan.unit_dtypes import adapters_dtype
 
 CODE = Code("P778", "adapters-not-cast", "nothing casts the adapters to their layers' dtype")
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code
 from planc.layouts.families import families, quoted
-from planc.plan.tensor_dtypes import adapters_dtype, other_dtypes
-from planc.plan.unit_dtypes import parameters_by_unit
+from planc.plan.unit_dtypes import adapters_dtype, other_dtypes, parameters_by_unit
 from planc.source import Span
 from planc.vocab import DType, parent_of
 

@@ -9,7 +9,7 @@ from planc.checks.support.rule import Findings, Subject, reports
 from planc.diagnostics import Code, Label, Severity
 from planc.inventory.adapters import adapted_layer
 from planc.plan.optimizer import Adam, optimizers_of
-from planc.plan.tensor_dtypes import adapters_dtype
+from planc.plan.unit_dtypes import adapters_dtype
 from planc.vocab import DOWN, DType
 
 CODE = Code("P714", "updates-rounded-away", "updates are too small for this dtype", Severity.WARNING)

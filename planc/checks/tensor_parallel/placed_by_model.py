@@ -12,8 +12,8 @@ from planc.inventory.schema import Module
 from planc.layouts.data_order import module_of
 from planc.layouts.families import quoted
 from planc.plan.bind import Assignment
+from planc.plan.parameters import sinks_of
 from planc.plan.pattern import parse_own
-from planc.plan.sinks import sinks_of
 from planc.styles.replicate import REPLICATE
 from planc.vocab import Replicate, sharded_lengths
 

@@ -14,7 +14,7 @@ from planc.cli.support.arguments import add_output_format_argument
 from planc.cli.support.exits import CLEAN, UsageError
 from planc.cli.versions.revisions import read_side
 from planc.diff.among import among
-from planc.figures.speed import tokens_per_second
+from planc.figures.times import tokens_per_second
 from planc.report.run import read_run
 from planc.report.runs import Listed
 from planc.runtime.files.run_files import CHECKPOINTS, KEPT_PLANS, LOGS, PLAN_NAME

@@ -12,7 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from planc.figures.speed import (
+from planc.figures.times import (
     measured_memory,
     tflops_per_second_per_device,
     tokens_per_second,

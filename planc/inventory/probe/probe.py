@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from planc.inventory.config_facts import added_losses, rope_switch
+from planc.inventory.config_limits import added_losses, rope_switch
 from planc.inventory.files import InventoryError, config_digest, read_config
 from planc.inventory.footprint import ONE_OPERATION, RMS_NORM
 from planc.inventory.probe.attention_calls import (
@@ -70,7 +70,7 @@ from planc.inventory.schema import Draw, Inventory, Kind, Module, Parameter
 from planc.modeling.decoder_inputs import same_for_decoder
 from planc.modeling.first_positions import FirstPositions
 from planc.modeling.layers import layer_lists
-from planc.modeling.steady_rope import steady_rope
+from planc.modeling.rope import steady_rope
 from planc.modeling.tasks import head_options
 from planc.modeling.unasked_tokens import leave_tokens_unasked
 from planc.vocab import Classes, Task, ancestors, parent_of

@@ -11,8 +11,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from planc.inventory.files import InventoryError
 from planc.inventory.probe.attention_calls import OWN
 from planc.inventory.probe.dropout_probe import Training, draws_of, training_of
-from planc.inventory.randomness import random_fields
 from planc.inventory.schema import Draw
+from planc.inventory.small_config import random_fields
 from planc.record import record
 
 _DRAWS_IN_VAIN = frozenset(("phimoe",))

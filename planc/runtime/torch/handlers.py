@@ -15,7 +15,6 @@ from planc.runtime.torch.extensions import schedule as own_schedule
 from planc.runtime.torch.parallel import (
     experts,
     gradients,
-    heads,
     mesh,
     pipeline,
     replica_sums,
@@ -78,7 +77,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.AttachDropout: dropout.attach_dropout,
     ops.SplitPipeline: pipeline.split_pipeline,
     ops.ShardTensorParallel: tensor_parallel.shard_tensor_parallel,
-    ops.ShareHeads: heads.share_heads,
+    ops.ShareHeads: tensor_parallel.share_heads,
     ops.ShardExperts: experts.shard_experts,
     ops.CapExperts: experts.cap_experts,
     ops.CheckpointActivations: recompute.checkpoint_activations,

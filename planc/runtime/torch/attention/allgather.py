@@ -13,8 +13,7 @@ from torch.distributed import ProcessGroup
 from planc.runtime.torch import private
 from planc.runtime.torch.attention.blocks import lower_right_attention
 from planc.runtime.torch.attention.documents import Documents, apart
-from planc.runtime.torch.attention.gradients import all_with_gradients
-from planc.runtime.torch.attention.sharding import Balance, local_halves, unshard
+from planc.runtime.torch.attention.sharding import Balance, all_with_gradients, local_halves, unshard
 from planc.runtime.torch.attention.windows import Windows, window_attention
 
 

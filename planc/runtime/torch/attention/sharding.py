@@ -1,4 +1,4 @@
-"""The positions of a sequence that each rank of the cp mesh dim holds.
+"""The positions of a sequence that each rank of the cp mesh dim holds, and whose gradients it needs.
 
 Under "none" rank r holds the r-th of `parts` contiguous chunks. Under "headtail" the sequence is cut into
 2 x parts chunks and rank r holds chunks r and 2 x parts - 1 - r, so causal work is equal on all ranks.
@@ -7,7 +7,7 @@ Under "none" rank r holds the r-th of `parts` contiguous chunks. Under "headtail
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -62,3 +62,27 @@ def local_positions(
     return shard(
         torch.arange(sequence_length, device=device), tensor_dim=0, parts=parts, index=index, balance=balance
     )
+
+
+def all_with_gradients(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """The same tensors, of which all have gradients if one does.
+
+    In a first layer some projections are frozen and read what has no gradient. What backward sends does not
+    depend on which: it is the same for every attention that it passes.
+    """
+    if len({tensor.requires_grad for tensor in tensors}) == 1:
+        return tensors
+    found: tuple[Tensor, ...] = _Together.apply(*tensors)  # type: ignore[no-untyped-call]
+    return found
+
+
+class _Together(torch.autograd.Function):
+    """One function of all tensors, whose outputs have gradients if one of its inputs does."""
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(tensor.view_as(tensor) for tensor in tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        return gradients

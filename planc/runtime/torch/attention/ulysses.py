@@ -9,9 +9,8 @@ from torch.distributed import ProcessGroup
 
 from planc.runtime.torch import private
 from planc.runtime.torch.attention.documents import Documents
-from planc.runtime.torch.attention.gradients import all_with_gradients
 from planc.runtime.torch.attention.plain import plain_attention
-from planc.runtime.torch.attention.sharding import Balance, shard, unshard
+from planc.runtime.torch.attention.sharding import Balance, all_with_gradients, shard, unshard
 from planc.runtime.torch.attention.windows import Windows
 
 

@@ -18,8 +18,7 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-from planc.graph.ops import CapExperts, ShardExperts
-from planc.runtime.torch.parallel.expert_capacity import Capacity, capacity_of
+from planc.graph.ops import CapExperts, OpenData, ShardExperts
 from planc.runtime.torch.parallel.mesh import Mesh
 from planc.runtime.torch.parallel.pipeline import Pipeline, held
 from planc.runtime.torch.parallel.sharded_modules import compute_locally, computes_locally
@@ -208,3 +207,58 @@ class CappedDispatch(Dispatch):
         in_order = torch.cat((returned, returned.new_zeros(1, returned.shape[-1])))[of_row]
         of_token = in_order.view(*chosen.shape, -1)
         return (of_token * weights.unsqueeze(-1)).sum(-2).to(tokens.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """The capacity of a module's experts: those tokens of a sequence that choose them first, up to a number.
+
+    `chosen` are [tokens, experts per token], of whole sequences: a sequence is on one rank whole, so its
+    tokens are the same on every mesh.
+    """
+
+    op: CapExperts
+    length: int
+    """The tokens of a sequence."""
+
+    def num_sequences(self, chosen: Tensor) -> int:
+        return len(chosen) // self.length
+
+    def num_rows(self, chosen: Tensor, num_experts: int) -> int:
+        """The most tokens that an expert takes of a sequence."""
+        return self.op.num_rows(length=self.length, per_token=chosen.shape[-1], num_experts=num_experts)
+
+    def is_taken(self, chosen: Tensor, num_experts: int) -> Tensor:
+        """True where an expert takes the token that chose it: [sequences, tokens x experts per token]."""
+        return self._places(chosen, num_experts) < self.num_rows(chosen, num_experts)
+
+    def rows(self, chosen: Tensor, num_experts: int) -> Tensor:
+        """The row of each token and expert among those of all experts, sequences and places; the one after
+        the last for those that are not taken: [tokens x experts per token]."""
+        num_rows, num_sequences = self.num_rows(chosen, num_experts), self.num_sequences(chosen)
+        places = self._places(chosen, num_experts)
+        sequences = torch.arange(num_sequences, device=chosen.device).unsqueeze(-1)
+        rows = (chosen.view_as(places) * num_sequences + sequences) * num_rows + places
+        return rows.where(places < num_rows, num_experts * num_sequences * num_rows).flatten()
+
+    def num_dropped(self, chosen: Tensor, num_experts: int) -> Tensor:
+        return self.is_taken(chosen, num_experts).logical_not().sum()
+
+    def _places(self, chosen: Tensor, num_experts: int) -> Tensor:
+        """The number of earlier tokens of the sequence that chose the same expert."""
+        of_sequence = chosen.reshape(self.num_sequences(chosen), -1)
+        order = torch.argsort(of_sequence, dim=-1, stable=True)
+        counts = of_sequence.new_zeros(len(of_sequence), num_experts)
+        counts.scatter_add_(1, of_sequence, torch.ones_like(of_sequence))
+        first = (counts.cumsum(-1) - counts).gather(1, of_sequence.gather(1, order))
+        in_order = torch.arange(of_sequence.shape[1], device=chosen.device) - first
+        return torch.empty_like(in_order).scatter_(1, order, in_order)
+
+
+def capacity_of(run: Run, fqn: str) -> Capacity | None:
+    """The capacity of the experts of a module; None if they take all tokens."""
+    op = run.graph.capacity
+    if op is None or fqn not in op.modules:
+        return None
+    data = next(op for op in run.graph.setup if isinstance(op, OpenData))
+    return Capacity(op, data.sequence_length)

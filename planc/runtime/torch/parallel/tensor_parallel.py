@@ -1,18 +1,22 @@
-"""planc's tensor-parallel styles in PyTorch."""
+"""planc's tensor-parallel styles in PyTorch: sharded modules, moves at their edges, and shares of heads."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from typing import assert_never
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, assert_never
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
+from transformers.pytorch_utils import Conv1D
 
 from planc import vocab
-from planc.graph.ops import ShardTensorParallel
+from planc.graph.ops import ShardTensorParallel, ShareHeads
+from planc.modeling.head_counts import Share, cut_arguments, set_at, value_at
+from planc.runtime.errors import RunError
+from planc.runtime.model_files import STALE
 from planc.runtime.torch.parallel.mesh import Mesh
-from planc.runtime.torch.parallel.module_edges import move_at_edges
 from planc.runtime.torch.parallel.packing import Packing, note_packings, packing_of
 from planc.runtime.torch.parallel.pipeline import Pipeline, held
 from planc.runtime.torch.parallel.sharded_modules import (
@@ -21,8 +25,10 @@ from planc.runtime.torch.parallel.sharded_modules import (
     distribute_parameters,
 )
 from planc.runtime.torch.parallel.ties import Ties, tie, tied_parameters
+from planc.runtime.torch.parallel.transfers import crossing, ranks_of
 from planc.runtime.torch.run import Run
 from planc.styles import BY_NAME
+from planc.styles.edges import FEATURES, At, Edge
 from planc.vocab import parent_of
 
 
@@ -72,7 +78,7 @@ def shard_module(module: nn.Module, op: ShardTensorParallel, mesh: DeviceMesh, *
         distribute_parameters(module, {name: placement(of) for name, of in op.parameters}, mesh)
         parts = op.rows.parts if op.rows else None
         compute_locally(module, mesh, sums_whole=sums_whole, parts=parts)
-    move_at_edges(module, op.edges, mesh, rotary_width=rotary_width)
+    _move_at_edges(module, op.edges, mesh, rotary_width=rotary_width)
 
 
 def _packings(module: nn.Module, op: ShardTensorParallel, mesh: DeviceMesh) -> dict[str, Packing]:
@@ -98,3 +104,108 @@ def placement(of: vocab.Placement) -> Placement:
             return Partial()
         case _:
             assert_never(of)
+
+
+def _move_at_edges(
+    module: nn.Module, at_edges: tuple[Edge, ...], mesh: DeviceMesh, *, rotary_width: int
+) -> None:
+    """Move what enters and leaves a module. Hooks: recomputing the module's forward does not repeat them."""
+    ranks = ranks_of(mesh.get_group())
+    for edge in at_edges:
+        match edge.at:
+            case At.INPUT:
+                _prepare_hidden_states(module, crossing(edge, ranks))
+            case At.ROUTING_WEIGHTS:
+                _prepare_routing(module, crossing(edge, ranks))
+            case At.OUTPUT:
+                length = _num_features(module) if edge.arriving.value == FEATURES else None
+                _move_output(module, crossing(edge, ranks, length=length))
+            case At.ROTARY_OUTPUT:
+                _move_output(module, _of_last_features(crossing(edge, ranks), rotary_width))
+            case unknown:
+                assert_never(unknown)
+
+
+def _of_last_features(move: Callable[[Tensor], Tensor], width: int) -> Callable[[Tensor], Tensor]:
+    """Moves the last `width` features of a value, and leaves the others."""
+
+    def moved(value: Tensor) -> Tensor:
+        return torch.cat((value[..., :-width], move(value[..., -width:])), dim=-1)
+
+    return moved
+
+
+def _num_features(module: nn.Module) -> int | None:
+    """The features of a linear layer's or an embedding's whole output."""
+    weight = module._parameters.get("weight")
+    if weight is None or weight.ndim != 2:
+        return None
+    return weight.shape[1 if isinstance(module, nn.Embedding | Conv1D) else 0]
+
+
+def _prepare_hidden_states(module: nn.Module, move: Callable[[Tensor], Tensor]) -> None:
+    """Move a module's hidden states before it runs: its first positional argument, or the `hidden_states`
+    keyword, and every other argument that is the same tensor."""
+
+    def prepare(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        states = arguments[0] if arguments else keywords.get("hidden_states", keywords.get("input"))
+        if not isinstance(states, Tensor):
+            raise ValueError("a module finds no hidden states among its arguments to move")
+        moved = move(states)
+        # CTRL passes them as queries, keys and values.
+        return tuple(moved if argument is states else argument for argument in arguments), {
+            name: moved if one is states else one for name, one in keywords.items()
+        }
+
+    module.register_forward_pre_hook(prepare, with_kwargs=True)
+
+
+def _move_output(module: nn.Module, move: Callable[[Tensor], Tensor]) -> None:
+    def leave(_: nn.Module, arguments: tuple[Any, ...], output: Any) -> Any:
+        # GPT's layers return a list.
+        if isinstance(output, tuple | list):
+            return type(output)((move(output[0]), *output[1:]))
+        return move(output)
+
+    module.register_forward_hook(leave)
+
+
+def _prepare_routing(module: nn.Module, move: Callable[[Tensor], Tensor]) -> None:
+    """Move the floating-point arguments of experts behind their tokens."""
+
+    def moved(value: Any) -> Any:
+        return move(value) if isinstance(value, Tensor) and value.is_floating_point() else value
+
+    def enter(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        first, *rest = arguments
+        entered = (first, *map(moved, rest))
+        return entered, {
+            name: value if name == "hidden_states" else moved(value) for name, value in keywords.items()
+        }
+
+    module.register_forward_pre_hook(enter, with_kwargs=True)
+
+
+def share_heads(run: Run, op: ShareHeads, mesh: Mesh, model: nn.Module, pipeline: Pipeline | None) -> None:
+    """Divide the attributes by which the code of attentions counts its heads, and cut arguments by head."""
+    (mesh_dim,) = op.over
+    ranks = mesh.submesh(mesh_dim)
+    for fqn in held(pipeline, op.modules):
+        attention = model.get_submodule(fqn)
+        for paths, number in _divisors(op, num_ranks=ranks.size()):
+            for path in paths:
+                value = value_at(attention, path)
+                if value is None or value % number:
+                    message = f"`{fqn}.{path}` is {value!r}, which {number} ranks can't share"
+                    raise RunError(message, help=STALE)
+                set_at(attention, path, value // number)
+        for argument in op.arguments:
+            share = Share(ranks.get_local_rank(), ranks.size(), argument.num_heads)
+            cut_arguments(
+                attention, ((argument.argument, argument.tensor_dim, argument.is_per_sample),), share
+            )
+
+
+def _divisors(op: ShareHeads, *, num_ranks: int) -> tuple[tuple[tuple[str, ...], int], ...]:
+    """Attributes, and what they are divided by."""
+    return (op.counts, num_ranks), (op.group_counts, op.copies), (op.kv_counts, num_ranks // op.copies)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from planc.graph.ops import CountExperts, Log
 from planc.runtime.interpreter import Position
 from planc.runtime.torch.copies import Arrival
-from planc.runtime.torch.parallel.expert_capacity import Capacity, capacity_of
+from planc.runtime.torch.parallel.experts import Capacity, capacity_of
 from planc.runtime.torch.parallel.pipeline import Pipeline, held
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.state import Weights

@@ -16,8 +16,7 @@ from planc.graph.ops import AttachAttention, BuildModel, BuildOwnModel, FullySha
 from planc.hub.names import model_folder
 from planc.modeling.decoder_inputs import return_logits_alone
 from planc.modeling.language_part import language_config
-from planc.modeling.scaled_rope import grow_rope, scale_rope
-from planc.modeling.steady_rope import steady_rope
+from planc.modeling.rope import grow_rope, scale_rope, steady_rope
 from planc.modeling.tensor_dtypes import floating_tensors, kept_in_float32, set_dtypes
 from planc.modeling.unasked_tokens import leave_tokens_unasked
 from planc.runtime.errors import RunError

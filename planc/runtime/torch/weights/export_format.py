@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
 
 from planc.graph.ops import BuildClassifier, BuildModel
-from planc.modeling.scaled_rope import scale_rope
+from planc.modeling.rope import scale_rope
 from planc.modeling.tasks import ONE_CLASS
 from planc.modeling.tensor_dtypes import loaded_dtypes
 from planc.runtime.checkpoint_format.records import ElementType

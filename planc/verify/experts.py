@@ -1,8 +1,11 @@
-"""Balance of experts in one process, for the reference: losses as formulas of autograd, moved biases."""
+"""Experts of the reference in one process: balance as formulas of autograd, capacity token by token."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -107,3 +110,25 @@ def _load(routed: list[_Routed], *, num_experts: int) -> Tensor:
 
 def _z(routed: list[_Routed]) -> Tensor:
     return torch.cat([one.logits for one in routed]).logsumexp(-1).square().mean()
+
+
+def limit_tokens(experts: nn.Module, *, capacity: float, length: int) -> None:
+    """Leave out of a token's sum the experts that earlier tokens of its sequence have filled.
+
+    The module sees the tokens of one sequence at a time, whose capacity is that of one of this length.
+    """
+    inner: Any = experts.forward
+    number = next(len(parameter) for parameter in experts.parameters() if parameter.ndim == 3)
+
+    def forward(tokens: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        most = math.ceil(Fraction(str(capacity)) * length * chosen.shape[1] / number)
+        taken = torch.zeros(chosen.shape, dtype=torch.bool)
+        counts: Counter[int] = Counter()
+        for token, experts_of_token in enumerate(chosen.tolist()):
+            for place, expert in enumerate(experts_of_token):
+                taken[token, place] = counts[expert] < most
+                counts[expert] += 1
+        result: Tensor = inner(tokens, chosen, torch.where(taken, weights, torch.zeros_like(weights)))
+        return result
+
+    experts.forward = forward
