@@ -43,7 +43,7 @@ def apply_fixes(source: SourceFile, diagnostics: Iterable[Diagnostic], *, with_u
     one. The text may end its lines with CRLF where the spans were found in one with LF: columns agree, and
     line ends of a replacement become the text's own.
     """
-    starts = _line_starts(source)
+    starts = list(accumulate((len(line) + 1 for line in source.lines[:-1]), initial=0))
     newline = "\r\n" if "\r\n" in source.text else "\n"
     pieces: list[str] = []
     applied: list[Diagnostic] = []
@@ -73,11 +73,6 @@ def _place(diagnostic: Diagnostic) -> tuple[int, int, int, int]:
         return 0, 0, 0, 0
     span = diagnostic.fix.span
     return span.line, span.column, span.end_line, span.end_column
-
-
-def _line_starts(source: SourceFile) -> Sequence[int]:
-    """The offset of each line's first character."""
-    return list(accumulate((len(line) + 1 for line in source.lines[:-1]), initial=0))
 
 
 _UNDONE = "the fix is unsafe: it would cause"

@@ -151,7 +151,7 @@ class _Walk:
         self._context = context_bytes(work)
         by_name = {name: unit for unit in units for name in unit.modules}
         self._units = {
-            module.fqn: next((by_name[name] for name in _around(module.fqn) if name in by_name), None)
+            module.fqn: next((by_name[name] for name in (*outwards(module.fqn), "") if name in by_name), None)
             for module in self._order
             if module.parameters
         }
@@ -332,8 +332,3 @@ class _Walk:
 
 def _siblings_key(module: Module) -> _Input:
     return parent_of(module.fqn), module.sources
-
-
-def _around(fqn: str) -> tuple[str, ...]:
-    """The module, the modules around it, and the root."""
-    return (*outwards(fqn), "")

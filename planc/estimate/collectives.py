@@ -87,18 +87,13 @@ def _fully_sharded(work: RankWork, units: tuple[Unit, ...]) -> Iterator[Collecti
         gathered = unit.num_local * unit.compute_dtype.size_bytes
         times = unit.num_gathers(work.times)
         if pipeline is not None and unit.has_backward:
-            times = _gathers_in_order(pipeline, unit)
+            times = sum(len(pipeline.stays(one)) for one in _in_pipeline(pipeline, unit))
         yield Collective(unit.shard_over, size, Kind.ALL_GATHER, "fsdp.shard", times, gathered)
         replicas = _group_size(work, unit.replicate_over)
         for times, num_reduced in _reductions(work, unit, pipeline):
             part = num_reduced * unit.reduce_dtype.size_bytes
             yield Collective(unit.shard_over, size, Kind.REDUCE_SCATTER, "fsdp.shard", times, size * part)
             yield Collective(unit.replicate_over, replicas, Kind.ALL_REDUCE, "fsdp.shard", times, part)
-
-
-def _gathers_in_order(pipeline: Pipeline, unit: Unit) -> int:
-    """Count the gathers of a unit in a step of its pipeline rank."""
-    return sum(len(pipeline.stays(one)) for one in _in_pipeline(pipeline, unit))
 
 
 def _in_pipeline(pipeline: Pipeline, unit: Unit) -> Iterator[StageUnit]:

@@ -76,7 +76,7 @@ def loss(work: RankWork) -> Loss:
     num_wide = 2 if work.fuses_loss or work.has_loss_terms else 4 if work.vocab_over else 3
     distilled, copies = _distillation_bytes(work, num_tokens, wide=wide, narrow=narrow)
     tensors = (distilled or num_wide * wide) + _capped_bytes(work, num_tokens * width)
-    kept = narrow + _read_again_bytes(work, num_tokens) if work.has_loss_terms else wide
+    kept = narrow + _num_read(work, num_tokens) * _READ_BYTES if work.has_loss_terms else wide
     gradients = 0
     if work.loss_chunks > 1 and head is not None:
         element = work.compute_dtype.size_bytes
@@ -148,11 +148,6 @@ def _distillation_bytes(work: RankWork, num_tokens: int, *, wide: int, narrow: i
     backward = (1 + num_sums) * wide + rows * _READ_BYTES
     most = max(forward, backward) + (narrow if narrow < wide else 0)
     return most, rows * _FREED_BYTES if backward > forward else 0
-
-
-def _read_again_bytes(work: RankWork, num_tokens: int) -> int:
-    """Bytes of a teacher's rows of these tokens that backward reads; 0 without a teacher."""
-    return _num_read(work, num_tokens) * _READ_BYTES
 
 
 def _num_read(work: RankWork, num_tokens: int) -> int:

@@ -130,14 +130,9 @@ def _widths(get: Callable[[str], Any], demands: Demands) -> dict[str, int]:
         "ffn_dim": hidden + hidden // 2,
         "n_inner": hidden + hidden // 2,
         "word_embed_proj_dim": hidden if get("word_embed_proj_dim") == old_hidden else hidden // 2,
-        "rotary_dim": _rotary_dim(get("rotary_dim"), head_dim=head_dim, old_head_dim=old_head_dim),
+        "rotary_dim": 2 * max(1, (get("rotary_dim") or head_dim) * head_dim // (2 * old_head_dim)),
         "query_pre_attn_scalar": max(1, round((scalar or 1) * head_dim / old_head_dim)),
     }
-
-
-def _rotary_dim(rotary_dim: Any, *, head_dim: int, old_head_dim: int) -> int:
-    """The rotated features of a head: pairs, in proportion."""
-    return 2 * max(1, (rotary_dim or head_dim) * head_dim // (2 * old_head_dim))
 
 
 def _rows(vocab_size: int, demands: Demands) -> int:

@@ -46,7 +46,7 @@ def places(inventory: Inventory) -> Places:
         attentions,
         members,
         recurrent=frozenset(_recurrent(inventory, members, owners=children.keys())),
-        weightless=frozenset(_weightless(inventory) - attentions.keys()),
+        weightless=frozenset({parent_of(fqn) for fqn in weightless_norms(inventory)} - attentions.keys()),
         children=children,
     )
 
@@ -89,11 +89,6 @@ def _holder(fqn: str, members: frozenset[str]) -> tuple[str, str]:
     """(the child of a block's member that is or contains a module, the member); empty outside of blocks."""
     around = ((holder, parent_of(holder)) for holder in outwards(fqn))
     return next(((holder, parent) for holder, parent in around if parent in members), ("", ""))
-
-
-def _weightless(inventory: Inventory) -> set[str]:
-    """Containers that directly contain a norm without parameters."""
-    return {parent_of(fqn) for fqn in weightless_norms(inventory)}
 
 
 def weightless_norms(inventory: Inventory) -> frozenset[str]:

@@ -102,12 +102,8 @@ def _line_with(setting: str, argument: str) -> str:
     name = takers(setting, argument)[0]
     fields = keys(_cases(setting)[name])
     given = next(one for one in fields if one.name == argument)
-    others = "..., " if any(_is_required(one) for one in fields if one is not given) else ""
+    others = "..., " if any(one.metadata["default"] is MISSING for one in fields if one is not given) else ""
     return f"{setting.rpartition('.')[2]} = {name}({others}{argument} = {example(given) or '...'})"
-
-
-def _is_required(spec_field: Field[Any]) -> bool:
-    return spec_field.metadata["default"] is MISSING
 
 
 def call_before(setting: str, written: Mapping[str, Written], *, at: Span) -> ast.Value | None:

@@ -54,7 +54,7 @@ def link(file: ast.PlanFile, *, load: Load) -> tuple[Linked, tuple[Diagnostic, .
         linker.origins,
         linker.levels,
         frozenset(linker.idle),
-        _folders(files),
+        {source.name: posixpath.dirname(path) for path, source in files.sources.items()},
         frozenset(linker.incomplete),
         _registry(files, linker.scope),
     )
@@ -78,10 +78,6 @@ def _registry(files: Files, scope: Scope) -> Registry:
                 continue
             of_kind[declared.name] = Registered(declared, file.path, file.digest, file.statement)
     return registry
-
-
-def _folders(files: Files) -> dict[str, str]:
-    return {source.name: posixpath.dirname(path) for path, source in files.sources.items()}
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -87,7 +87,7 @@ def begin(folder: Path, *, effort: BestEffort | None = None) -> Path:
     Raises CheckpointError if `folder` exists and is not an export of a run.
     """
     effort = effort or BestEffort()
-    temporary, aside = _temporary(folder), _aside(folder)
+    temporary, aside = folder.with_name(f"{folder.name}.tmp"), _aside(folder)
     with storage_errors(f"cannot begin an export in {folder.parent}"):
         retried(lambda: folder.parent.mkdir(parents=True, exist_ok=True))
         if kind_of(aside) == "directory" and kind_of(folder) is None:
@@ -206,10 +206,6 @@ def _said(replaced: int | None, *, kept: Sequence[str], lacks_tokenizer: str) ->
     if lacks_tokenizer:
         parts.append(f"; without a tokenizer: {lacks_tokenizer}")
     return "".join(parts)
-
-
-def _temporary(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}.tmp")
 
 
 def _aside(folder: Path) -> Path:
