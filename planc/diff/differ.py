@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator
 
 from planc.diagnostics import Diagnostic, Severity
-from planc.diff.consequences import compare_checkpoints
 from planc.diff.difference import Action, Change, Group, PlanDiff, Verdict
 from planc.diff.expectations import compare_expectations
 from planc.diff.lines import KEY_LINES, compare_line, compare_unlined, lines
@@ -15,7 +14,7 @@ from planc.diff.reductions import compare_reduction_order, reduction_note
 from planc.diff.resources import PEAK, PHASE, TOTAL, UNKNOWN, compare_resources, compare_times
 from planc.diff.sample_order import SAMPLE_ORDER, compare_sample_order
 from planc.diff.side import Side
-from planc.diff.verdict import between
+from planc.diff.verdict import between, compare_checkpoints
 from planc.graph.consequence import Consequence
 
 _LINE = re.compile(r"\bline \d+")

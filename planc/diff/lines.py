@@ -7,7 +7,6 @@ from functools import cache, partial
 from typing import Any
 
 from planc.diff.difference import Action, Change, Group
-from planc.diff.fact import Fact, compare
 from planc.diff.modules import (
     compare_compilation,
     compare_frozen,
@@ -26,7 +25,52 @@ from planc.graph.pipeline import Pipeline, pipeline_of
 from planc.graph.text import summarise
 from planc.optimizers import OPTIMIZERS
 from planc.record import record
+from planc.tables import format_number
 from planc.vocab import MESH_DIMS, MeshDim
+
+
+@record
+class Fact:
+    """`read` returns the value, or None if the graph has none; `path` is the setting that determines it.
+
+    `expectation` is its name in `expect`; `is_key` facts are shown unchanged too, next to others that
+    changed in their group.
+    """
+
+    group: Group
+    name: str
+    path: str
+    read: Callable[[Side], Any]
+    expectation: str = ""
+    is_key: bool = False
+
+
+def _compare(facts: Iterable[Fact], old: Side, new: Side) -> Iterator[Change]:
+    """One change per fact; Action.KEEP for equal ones."""
+    for fact in facts:
+        before, after = _text(fact.read(old)), _text(fact.read(new))
+        if before == after:
+            if before is not None:
+                yield Change(fact.group, Action.KEEP, fact.name, before, after)
+            continue
+        action = Action.of(before, after)
+        place = (old if after is None else new).place(fact.path)
+        broken = new.broken(fact.expectation) if fact.expectation else ()
+        yield Change(fact.group, action, fact.name, before, after, place=place, findings=broken)
+
+
+def _text(value: Any) -> str | None:
+    match value:
+        case None:
+            return None
+        case bool():
+            return str(value).lower()
+        case int():
+            return format_number(value)
+        case tuple():
+            return ", ".join(str(item) for item in value)
+        case _:
+            return str(value)
 
 
 def _compare_pipelines(old: Side, new: Side) -> Iterator[Change]:
@@ -41,7 +85,7 @@ def _compare_pipelines(old: Side, new: Side) -> Iterator[Change]:
         Fact(Group.LAYOUT, "weights in two stages", "pipeline", _ties),
         Fact(Group.TIME, "bubble, if stages take equal time", "pipeline", _bubble),
     )
-    return compare(facts, old, new)
+    return _compare(facts, old, new)
 
 
 def _pipeline(side: Side) -> Pipeline | None:
@@ -139,7 +183,7 @@ class Line:
 
 def compare_line(line: Line, old: Side, new: Side) -> Iterator[Change]:
     """The changes of a line's fields, and unchanged facts with Action.KEEP."""
-    yield from compare(line.facts, old, new)
+    yield from _compare(line.facts, old, new)
     if line.comparer is not None:
         yield from line.comparer(old, new)
 

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from planc.diagnostics import Diagnostic
 from planc.diff.codes import REDUCTION_ORDER
 from planc.diff.difference import Action, Change, Group
-from planc.diff.fact import Fact
-from planc.diff.lines import Line, lines
+from planc.diff.lines import Fact, Line, lines
 from planc.diff.readers import Reader
 from planc.diff.side import Side, finding_of
 from planc.graph import ops

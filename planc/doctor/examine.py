@@ -12,9 +12,8 @@ from planc.diagnostics.machine import DIALECT, closed, diagnostic_schema, render
 from planc.doctor.devices import device_checks, num_here, uses_cuda
 from planc.doctor.examination import Check, Report, Section, Status
 from planc.doctor.machine import Machine, Storage
-from planc.doctor.needs import Needs
+from planc.doctor.needs import Needs, push_checks
 from planc.doctor.packages import package_checks
-from planc.doctor.pushes import push_checks
 from planc.doctor.storage import Input, input_checks, storage_checks
 from planc.doctor.system import system_checks
 from planc.doctor.variables import Surroundings, launch_checks, malformed, unread, variable_checks

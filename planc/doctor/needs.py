@@ -1,16 +1,21 @@
-"""A plan's requirements for its machines."""
+"""A plan's requirements for its machines, and whether its exports can be pushed from here. Sends nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from planc.doctor.pushes import pushes_of
-from planc.estimate.checkpoint import saved
+from planc.diagnostics import Label
+from planc.doctor import codes
+from planc.doctor.examination import Check, Section
+from planc.estimate.states import saved
 from planc.graph import ops
 from planc.graph.graph import Graph
 from planc.graph.op import Op
+from planc.graph.ops import PushExport
 from planc.inventory.schema import Inventory
-from planc.source import Span
+from planc.runtime.fetch import is_offline
+from planc.source import SourceFile, Span
 from planc.vocab import DType
 
 
@@ -113,3 +118,27 @@ def _saves(graph: Graph, inventory: Inventory) -> Saves | None:
 def _span(op: Op) -> Span:
     assert op.span is not None, "only ops of a loaded artifact have no span"
     return op.span
+
+
+def pushes_of(graph: Graph) -> tuple[PushExport, ...]:
+    """The pushes of a run."""
+    return tuple(op for op in graph.save if isinstance(op, PushExport))
+
+
+def push_checks(
+    pushes: Sequence[PushExport], environment: Mapping[str, str], *, has_token: bool
+) -> Iterator[Check]:
+    """One check of all pushes of a plan, if it has any."""
+    if not pushes:
+        return
+    text = help = ""
+    if not has_token:
+        text, help = "no token for the Hub is set", "run `hf auth login`, or set HF_TOKEN"
+    if is_offline(environment):
+        text, help = "HF_HUB_OFFLINE forbids requests to the Hub", "unset HF_HUB_OFFLINE, or remove `push`"
+    observed = SourceFile("push", ", ".join(op.target for op in pushes))
+    spans = (op.span for op in pushes[:1] if op.span is not None)
+    labels = tuple(Label(span, "the plan pushes an export") for span in spans)
+    problem = codes.NO_PUSH.at(observed.whole(), text, secondary=labels, help=help)
+    required, reason = "a token, and access to the Hub", "the plan pushes an export"
+    yield Check(Section.VARIABLES, observed, required, reason, (problem,) if text else ())

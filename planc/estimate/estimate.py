@@ -17,7 +17,6 @@ from planc.estimate.activations import (
 )
 from planc.estimate.at_intervals import at_intervals
 from planc.estimate.backward import fullest_moment, fullest_product
-from planc.estimate.checkpoint import saved, staging
 from planc.estimate.collectives import collectives, replicated_message
 from planc.estimate.flops import Flops, flops
 from planc.estimate.gaps import gaps, last_units
@@ -37,7 +36,7 @@ from planc.estimate.peak import (
 )
 from planc.estimate.rank_work import RankWork, rank_work
 from planc.estimate.result import Amount, Collective, Estimate, Memory, Place
-from planc.estimate.states import ON_HOST, num_local_parameters, states, update_bytes
+from planc.estimate.states import ON_HOST, num_local_parameters, saved, staging, states, update_bytes
 from planc.estimate.units import Unit, units
 from planc.graph.graph import Graph
 from planc.graph.ops import PrefetchUnits, SaveCheckpoint

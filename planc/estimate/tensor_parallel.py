@@ -15,7 +15,7 @@ from planc.graph.graph import Graph
 from planc.graph.ops import BuildDistillationLoss, CompileModules
 from planc.graph.pipeline import pipeline_of
 from planc.inventory.adapters import is_magnitude
-from planc.inventory.calls import Call
+from planc.inventory.footprint import Call
 from planc.inventory.schema import Kind as ModuleKind
 from planc.inventory.schema import Module
 from planc.styles import BY_NAME

@@ -8,8 +8,7 @@ from enum import StrEnum
 from math import prod
 from typing import Annotated
 
-from planc.inventory.calls import ONCE, Call
-from planc.inventory.footprint import ONE_OPERATION, RMS_NORM, Footprint, OwnCode
+from planc.inventory.footprint import ONCE, ONE_OPERATION, RMS_NORM, Call, Footprint, OwnCode
 from planc.inventory.head_shares import Digest, Named, Packed, PerHead, Probability, SharedKv, Size
 from planc.inventory.head_shares import KvProjection as KvProjection
 from planc.inventory.rope import Rope as Rope

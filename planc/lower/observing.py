@@ -8,8 +8,16 @@ from typing import assert_never
 from planc.graph import ops
 from planc.lower.stated import stated
 from planc.plan.bind import BoundPlan
-from planc.plan.guard import Nonfinite, SkipNonfinite, SkipSpike, Spike, StopAtNonfinite, StopAtSpike
-from planc.plan.observing import TensorboardTracker, WandbTracker
+from planc.plan.observing import (
+    Nonfinite,
+    SkipNonfinite,
+    SkipSpike,
+    Spike,
+    StopAtNonfinite,
+    StopAtSpike,
+    TensorboardTracker,
+    WandbTracker,
+)
 from planc.plan.spec import Plan
 from planc.plan.stages import ties_of_ends
 from planc.source import Span

@@ -11,7 +11,7 @@ from planc.inventory.schema import Attention, KvProjection, OwnHeads
 from planc.plan.bind import Assignment, BoundPlan
 from planc.plan.divided_heads import attentions_with_replicated_kv, divided_heads
 from planc.styles.edges import WHOLE, At, Edge, distribution, normal
-from planc.styles.replicate import REPLICATED_WITH_GRAD_ALLREDUCE
+from planc.styles.modules import REPLICATED_WITH_GRAD_ALLREDUCE
 from planc.styles.style import Boundary, StyleUse, edges, use
 from planc.vocab import DOWN, MAGNITUDE, UP, Partial, Placement, Replicate, Shard, ancestors
 

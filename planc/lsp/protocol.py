@@ -11,9 +11,8 @@ from pygls.workspace import PositionCodec
 
 from planc.diagnostics import Severity, pages
 from planc.lsp import completion, hover, inlay, outline
-from planc.lsp.actions import Action
 from planc.lsp.client import Client
-from planc.lsp.findings import Finding
+from planc.lsp.findings import Action, Finding
 from planc.lsp.session import Analysis
 from planc.record import record
 from planc.source import SourceFile, Span

@@ -17,9 +17,8 @@ from pygls.lsp.server import LanguageServer
 
 from planc import __version__
 from planc.fmt.format import format_source
-from planc.lsp import actions, completion, findings, inlay, outline, places, protocol
+from planc.lsp import completion, findings, inlay, outline, places, protocol
 from planc.lsp import hover as hovering
-from planc.lsp.actions import line_edits
 from planc.lsp.client import (
     MALFORMED,
     OVERSIZED,
@@ -31,6 +30,7 @@ from planc.lsp.client import (
     refuse,
     refuse_oversized,
 )
+from planc.lsp.findings import line_edits
 from planc.lsp.protocol import Ruler, path_of
 from planc.lsp.session import Analysis, Session
 from planc.record import record
@@ -202,9 +202,9 @@ def code_actions(asked: Asked, params: types.CodeActionParams) -> list[types.Cod
     if not server.client.takes_actions:
         return []
     first, last = params.range.start.line + 1, params.range.end.line + 1
-    fixes = actions.quick_fixes(asked.analysis, first_line=first, last_line=last)
-    offered: list[tuple[str, actions.Action]] = [(types.CodeActionKind.QuickFix.value, fix) for fix in fixes]
-    every = actions.fix_all(asked.analysis)
+    fixes = findings.quick_fixes(asked.analysis, first_line=first, last_line=last)
+    offered: list[tuple[str, findings.Action]] = [(types.CodeActionKind.QuickFix.value, fix) for fix in fixes]
+    every = findings.fix_all(asked.analysis)
     if every is not None:
         offered.append((_FIX_ALL, every))
     return [

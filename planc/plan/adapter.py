@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from planc.plan.actions import Frozen, Trained
 from planc.plan.keys import key, keyed
 from planc.plan.pattern import PatternRule
 from planc.plan.scalars import Bool, Choice, Float, Int, Path
+from planc.plan.style_actions import Frozen, Trained
 from planc.plan.types import Optional, Variant
 from planc.record import record
 from planc.source import Span

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 from planc.inventory.adapters import can_have_adapter, with_adapters
 from planc.inventory.routers import dispatchable
 from planc.inventory.schema import Inventory, Kind
-from planc.plan.actions import Region
 from planc.plan.adapter import Adapted
 from planc.plan.auto import Automatic, AutoRule, own_rules
 from planc.plan.parameters import (
@@ -27,7 +26,7 @@ from planc.plan.spec import (
     SelectiveCheckpointing,
     Unit,
 )
-from planc.plan.style_actions import StyleAction
+from planc.plan.style_actions import Region, StyleAction
 from planc.plan.units import UnitGroup, in_waves, with_experts
 from planc.record import record
 from planc.source import NOWHERE, Span

@@ -7,7 +7,6 @@ from dataclasses import Field, field
 from typing import Any
 
 from planc.plan import spec
-from planc.plan.actions import BufferShard, Frozen, NoRegion, Region, Trained
 from planc.plan.adapter import Adapted, NotAdapted
 from planc.plan.auto import Auto
 from planc.plan.balance import BalanceSpec
@@ -15,15 +14,14 @@ from planc.plan.checkpoint import CheckpointSpec
 from planc.plan.data import DataSpec
 from planc.plan.dispatch import AllExperts, Dispatch
 from planc.plan.elastic import ElasticSpec
-from planc.plan.guard import GuardSpec
 from planc.plan.hardware import HardwareSpec
 from planc.plan.keys import keys
 from planc.plan.mesh import MeshSpec
 from planc.plan.nested import freely_labelled, nested_blocks
-from planc.plan.observing import LoggingSpec, ProfileSpec
+from planc.plan.observing import GuardSpec, LoggingSpec, ProfileSpec
 from planc.plan.optimizer import Group
 from planc.plan.pipeline_schedule import StageOf
-from planc.plan.style_actions import STYLE_ACTIONS
+from planc.plan.style_actions import STYLE_ACTIONS, BufferShard, Frozen, NoRegion, Region, Trained
 from planc.plan.train import TrainSpec
 from planc.record import record
 from planc.vocab import ELASTIC_DIMS, EXPERT_DIMS, SHARD_DIMS, MeshDim

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from planc.inventory.adapters import adapted_layer, adapted_stacks, stacks_of
 from planc.inventory.schema import Inventory, Kind, Parameter
-from planc.plan.actions import Frozen, Trained
 from planc.plan.pattern import parse_own
 from planc.plan.spec import PatternRule, Plan
+from planc.plan.style_actions import Frozen, Trained
 from planc.source import NOWHERE, Span
 from planc.styles.style import own_placement
 from planc.vocab import DOWN, SINKS, UP, PackedShard, Placement, Shard, StridedShard, outwards

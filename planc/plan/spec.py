@@ -11,7 +11,6 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from planc.extend.reference import Extension
-from planc.plan.actions import BufferShard, NoRegion, Region
 from planc.plan.adapter import AdapterSpec as AdapterSpec
 from planc.plan.adapter import FreezeSpec as FreezeSpec
 from planc.plan.auto import Auto
@@ -22,12 +21,11 @@ from planc.plan.data import DataSpec
 from planc.plan.dispatch import AllExperts, Dispatch
 from planc.plan.elastic import ElasticSpec
 from planc.plan.extensions import MODEL_CLASS
-from planc.plan.guard import GuardSpec
 from planc.plan.hardware import HardwareSpec
 from planc.plan.keys import key, keyed, unsaid
 from planc.plan.mesh import MeshSpec
 from planc.plan.model_source import ModelSource, NamePart
-from planc.plan.observing import LoggingSpec, ProfileSpec
+from planc.plan.observing import GuardSpec, LoggingSpec, ProfileSpec
 from planc.plan.optimizer import Constant, Group, Optimizer, Schedule
 from planc.plan.own_optimizer import OPTIMIZER_KIND, SCHEDULE_KIND
 from planc.plan.pattern import PatternRule as PatternRule
@@ -36,7 +34,7 @@ from planc.plan.pipeline_schedule import Interleaved, OneFOneB, PipelineSchedule
 from planc.plan.rope import ROPES, RopeScaling
 from planc.plan.scalars import Bool, Choice, Float, Int
 from planc.plan.scope import OriginStep
-from planc.plan.style_actions import StyleAction
+from planc.plan.style_actions import BufferShard, NoRegion, Region, StyleAction
 from planc.plan.task import TASKS, AnyTask, CausalLm
 from planc.plan.train import CrossEntropy, TrainSpec
 from planc.plan.types import Optional, Variant

@@ -1,17 +1,42 @@
-"""Tensor-parallel styles as actions of rules: a record for each, with the options that the style takes."""
+"""Actions of rules: those with one setting or none, and tensor-parallel styles with their options."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from planc.plan.keys import key
+from planc.plan.keys import key, keyed
 from planc.plan.scalars import Int
 from planc.plan.types import List, Optional, Placement
 from planc.record import record
 from planc.styles import STYLES, Boundary
 from planc.styles.style import Style
 from planc.vocab import Placement as PlacementValue
+
+
+@keyed
+class BufferShard:
+    tensor_dim: int = key(Int(0, 7), doc="the tensor dimension to shard", positional=True)
+
+
+@record
+class Frozen:
+    """Keep the parameters as they are: no gradient, no optimizer state, no reduction."""
+
+
+@record
+class Trained:
+    """Train the parameters."""
+
+
+@record
+class Region:
+    """Compile the module as one."""
+
+
+@record
+class NoRegion:
+    """Run the module without compiling it."""
 
 
 @record

@@ -15,8 +15,7 @@ from planc.figures.figure import Figure
 from planc.plan.scalars import listed
 from planc.record import record
 from planc.show.attention import attention_data, attention_text
-from planc.show.imbalance import Imbalance, imbalance_data, imbalance_text
-from planc.show.times import Times, times_data, times_text
+from planc.show.times import Imbalance, Times, imbalance_data, imbalance_text, times_data, times_text
 from planc.tables import format_bytes, plural, render_table
 from planc.vocab import GroupDim
 

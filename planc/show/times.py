@@ -1,4 +1,7 @@
-"""The times of a step as text and as data: the bound, and the expectation. They are two figures."""
+"""The times of a step as text and as data: the bound, and the expectation. They are two figures.
+
+The cost of an unequal load of experts is one line more.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,9 @@ from planc.estimate.bound import StepBound, step_bound
 from planc.estimate.calibration import Calibration
 from planc.estimate.efficiency import SLOWEST_LAUNCH
 from planc.estimate.expectation import StepExpectation, step_expectation
+from planc.estimate.result import Estimate
 from planc.estimate.step_work import StepWork
-from planc.figures import times
+from planc.figures import needs, times
 from planc.figures.figure import Figure
 from planc.record import record
 from planc.tables import format_seconds, render_table
@@ -169,3 +173,43 @@ def _expected_figures(step: StepWork, expectation: StepExpectation) -> Iterator[
     yield times.expected_tokens_per_second_per_device(step, expectation)
     yield times.slow_tokens_per_second(step, expectation)
     yield times.fast_tokens_per_second(step, expectation)
+
+
+LOAD = 2
+"""The experts of one rank get this many times the rows of an equal share."""
+
+
+@record
+class Imbalance:
+    """A plan's estimate and times where the experts of one rank have `LOAD`."""
+
+    estimated: Estimate
+    times: Times | None
+    """None where no device is known."""
+
+
+def imbalance_text(imbalance: Imbalance, *, equal: Estimate, equal_times: Times | None) -> str:
+    """The peak and the step with an imbalance, next to those of an equal load."""
+    costs = [_cost("peak", needs.peak_memory(equal), needs.uneven_peak_memory(imbalance.estimated))]
+    if (step := _step(imbalance)) is not None and equal_times is not None and equal_times.expected:
+        costs.append(_cost("step", times.expected_step_seconds(equal_times.expected), step))
+    load = f"with {LOAD} x the tokens on one rank's experts"
+    return f"IMBALANCE\n  above, experts have an equal load; {load}: {', '.join(costs)}\n"
+
+
+def _cost(name: str, equal: Figure, uneven: Figure) -> str:
+    if equal.value == uneven.value:
+        return f"the same {name}"
+    return f"{name} {uneven.text} instead of {equal.text}"
+
+
+def imbalance_data(imbalance: Imbalance) -> dict[str, Any]:
+    """The figures of the imbalance alone."""
+    figures = filter(None, (needs.uneven_peak_memory(imbalance.estimated), _step(imbalance)))
+    return {"load": LOAD, **{one.name: one.value for one in figures}}
+
+
+def _step(imbalance: Imbalance) -> Figure | None:
+    """The expected time of a step; None if it can't be known."""
+    known = imbalance.times
+    return times.uneven_step_seconds(known.expected) if known is not None and known.expected else None

@@ -12,8 +12,7 @@ from planc.plan.style_actions import StyleAction
 from planc.record import record
 from planc.styles import BY_NAME, Boundary, Style
 from planc.styles.edges import FEATURES, At, Edge, normal
-from planc.styles.packed_colwise import PACKED_COLWISE, packing_options
-from planc.styles.replicated_kv import REPLICATED_KV
+from planc.styles.linear import PACKED_COLWISE, REPLICATED_KV, packing_options
 from planc.styles.style import edges, use
 from planc.vocab import MeshDim, Placement, Replicate
 

@@ -1,16 +1,25 @@
-"""Tensor-parallel styles as data: one file per style, registered in one tuple."""
+"""Tensor-parallel styles as data: those of linear layers and of other modules, in one tuple."""
 
-from planc.styles.colwise import COLWISE, COLWISE_GATHER_OUTPUT
-from planc.styles.embedding import EMBEDDING_COLWISE, EMBEDDING_ROWWISE
-from planc.styles.experts import MOE_TP_EXPERTS
-from planc.styles.latent_attention import MLA_KV_A_PROJ
-from planc.styles.local_params import LOCAL_PARAMS
-from planc.styles.packed_colwise import PACKED_COLWISE
-from planc.styles.prepare_input import PREPARE_INPUT, PREPARE_INPUT_OUTPUT
-from planc.styles.replicate import REPLICATE, REPLICATED_WITH_GRAD_ALLREDUCE
-from planc.styles.replicated_kv import REPLICATED_KV
-from planc.styles.rowwise import ROWWISE, ROWWISE_SPLIT_INPUT
-from planc.styles.sequence_parallel import SEQUENCE_PARALLEL
+from planc.styles.linear import (
+    COLWISE,
+    COLWISE_GATHER_OUTPUT,
+    MLA_KV_A_PROJ,
+    PACKED_COLWISE,
+    REPLICATED_KV,
+    ROWWISE,
+    ROWWISE_SPLIT_INPUT,
+)
+from planc.styles.modules import (
+    EMBEDDING_COLWISE,
+    EMBEDDING_ROWWISE,
+    LOCAL_PARAMS,
+    MOE_TP_EXPERTS,
+    PREPARE_INPUT,
+    PREPARE_INPUT_OUTPUT,
+    REPLICATE,
+    REPLICATED_WITH_GRAD_ALLREDUCE,
+    SEQUENCE_PARALLEL,
+)
 from planc.styles.style import Boundary, Style, StyleUse
 
 STYLES: tuple[Style, ...] = (

@@ -1,4 +1,7 @@
-"""The plan that a search starts from, the part of it that it keeps, and the plan of a choice as text."""
+"""The plan that a search starts from, the part of it that it keeps, and the plan of a choice as text.
+
+The comments of blocks that are kept are kept too.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
+from planc.fmt.format import format_source
 from planc.inventory.schema import Inventory
 from planc.lower.optimizer import build_optimizer
 from planc.plan.bind import BoundPlan
@@ -14,9 +18,9 @@ from planc.plan.facts import sequences_together, tokens_per_step
 from planc.plan.spec import Expectation, Plan
 from planc.record import record
 from planc.show.resolved import resolved_text
+from planc.source import SourceFile
 from planc.syntax.write import block, call, rule
 from planc.tune.choice import Choice, Recompute, Rules
-from planc.tune.comments import Comments, commented
 from planc.vocab import DType
 
 TEXT = 'text("data/*.txt")'
@@ -120,7 +124,7 @@ def base_of(bound: BoundPlan, *, tokens: int | None) -> Base:
     )
 
 
-def with_comments(base: Base, comments: Mapping[str, Comments]) -> Base:
+def with_comments(base: Base, comments: Mapping[str, _Comments]) -> Base:
     """The base with a plan's own comments in the blocks that the search keeps."""
     kept = ((kind, commented(text, comments.get(kind, {}))) for kind, text in base.kept)
     return replace(base, kept=tuple(kept))
@@ -216,3 +220,59 @@ def _fsdp(base: Base, choice: Choice, layers: Sequence[str]) -> Iterator[str]:
     yield from base.dtypes
     unit = call("unit", [f"reshard_after_forward = {str(choice.reshard).lower()}"])
     yield from (rule([layer], unit) for layer in layers)
+
+
+_Comments = Mapping[str, tuple[str, ...]]
+"""Lines of comments by the start of the statement below them; by nothing for the block's own."""
+
+_HEADER = re.compile(r"(\w+)[^\n]*\{$")
+_OWN = ("# Written by planc new", "# Found by planc tune")
+"""The start of planc's own comment on a whole plan, which another choice makes untrue."""
+
+
+def comments_of(source: SourceFile) -> Mapping[str, _Comments]:
+    """The comments of a plan's own file by block; none of a file that does not parse."""
+    text, _ = format_source(source)
+    blocks: dict[str, dict[str, tuple[str, ...]]] = {}
+    kind, pending = "", list[str]()
+    for line in (text or "").splitlines():
+        statement = line.strip()
+        if statement.startswith("#"):
+            pending.append(statement)
+            continue
+        statement, _, after = statement.partition("  # ")
+        if after:
+            pending.append(f"# {after}")
+        header = _HEADER.match(line)
+        if header:
+            kind = header.group(1)
+        if pending and kind and not _is_own(pending):
+            blocks.setdefault(kind, {})["" if header else _start(statement)] = tuple(pending)
+        if statement or _is_own(pending):
+            pending = []
+        if line == "}":
+            kind = ""
+    return blocks
+
+
+def commented(text: str, comments: _Comments) -> str:
+    """A block's text with its comments; those without their statement come first."""
+    header, *lines = text.splitlines()
+    starts = {_start(line.strip()) for line in lines}
+    above = [line for start, texts in comments.items() if start not in starts for line in texts]
+    body: list[str] = []
+    for line in lines:
+        body += [
+            f"  {comment}" for comment in comments.get(_start(line.strip()), ()) if line.startswith("  ")
+        ]
+        body.append(line)
+    return "\n".join((*above, header, *body)) + "\n"
+
+
+def _start(statement: str) -> str:
+    """Return what tells a statement of a block from others: the name of a setting, or a rule's patterns."""
+    return re.split(r" = | -> | \{", statement, maxsplit=1)[0].removeprefix("override ")
+
+
+def _is_own(comments: list[str]) -> bool:
+    return bool(comments) and comments[0].startswith(_OWN)

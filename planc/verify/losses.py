@@ -20,13 +20,52 @@ from planc.graph.ops import OpenTeacher
 from planc.graph.sources import training_data
 from planc.plan.train import Contrastive, Distillation, Preference
 from planc.runtime.data.dataset import Dataset
-from planc.runtime.data.open import open_data
+from planc.runtime.data.open import OpenData, open_data
 from planc.runtime.data.ops import data_spec
+from planc.runtime.data.packing import PackedDataset
 from planc.runtime.data.padded import LabeledDataset, MappedDataset, PaddedDataset, WordsDataset
-from planc.runtime.data.spec import Masking
+from planc.runtime.data.spec import DataSpec, Masking
 from planc.runtime.torch.training.stored_teacher import Layout, write_part
-from planc.verify.texts import Text
 from planc.vocab import Pooling
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Tokens of which each but the first is a label."""
+
+    tokens: Tensor
+    sequence: int
+    """The number of its sequence in the step."""
+    sample_id: int
+    """The number of its sequence in the data."""
+    start: int
+    """The place of its first token in the sequence."""
+
+
+def texts_of(data: OpenData, sample_ids: np.ndarray, spec: DataSpec) -> list[Text]:
+    """The texts of samples: each sequence with the token after it, and if documents are isolated, each of its
+    documents alone."""
+    length, dataset = spec.sequence_length, data.dataset
+    pieces: list[np.ndarray]
+    if isinstance(dataset, PaddedDataset):
+        pieces = [dataset.tokens[dataset.starts[i] : dataset.starts[i + 1]] for i in sample_ids]
+    else:
+        assert isinstance(dataset, PackedDataset)
+        pieces = [dataset.tokens[i * length : i * length + length + 1] for i in sample_ids]
+    parts = [[piece] for piece in pieces]
+    if spec.packing in ("isolate", "whole"):
+        ends = [np.flatnonzero(piece == data.end_of_document) + 1 for piece in pieces]
+        parts = [np.split(piece, at) for piece, at in zip(pieces, ends, strict=True)]
+    texts = []
+    for sequence, of_sequence in enumerate(parts):
+        start = 0
+        for part in of_sequence:
+            # A text of one token has no prediction.
+            if len(part) > 1:
+                tokens = torch.from_numpy(part.astype(np.int64))
+                texts.append(Text(tokens, sequence, int(sample_ids[sequence]), start))
+            start += len(part)
+    return texts
 
 
 def loss_of_classes(

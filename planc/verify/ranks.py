@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate
 from torch.optim import Optimizer
 
-from planc.estimate.predictions import predictions
+from planc.estimate.at_intervals import predictions
 from planc.graph import ops
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.op import Op

@@ -39,16 +39,17 @@ from planc.verify.losses import (
     UNLABELED,
     Preferences,
     Taught,
+    Text,
     contrastive_loss,
     loss_of_classes,
     loss_of_targets,
     made_up,
     masked_batch,
+    texts_of,
 )
 from planc.verify.optimizers import Muon, OwnUpdates, StoredAdam
 from planc.verify.perturb import constants, perturb, perturb_tensor, saved_tensors
 from planc.verify.recipe import Recipe
-from planc.verify.texts import Text, texts_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,8 +111,8 @@ COLUMNS = Style(
     edits={
         "planc/styles/__init__.py": (
             (
-                "from planc.styles.embedding",
-                "from planc.styles.columns import COLUMNS\nfrom planc.styles.embedding",
+                "from planc.styles.modules",
+                "from planc.styles.columns import COLUMNS\nfrom planc.styles.modules",
             ),
             ("    COLWISE,\n", "    COLWISE,\n    COLUMNS,\n"),
         )

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from planc.estimate.predictions import predictions
+from planc.estimate.at_intervals import predictions
 from planc.graph.graph import Graph
 from planc.graph.op import Op
 from planc.graph.ops import ClipGradients, NextBatch, SyncGradients

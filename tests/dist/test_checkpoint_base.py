@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from planc.cli.main import main
 from planc.cli.support.exits import CLEAN, FINDINGS
-from planc.estimate.checkpoint import checkpoint_bytes
+from planc.estimate.states import checkpoint_bytes
 from planc.inventory.adapters import with_adapters
 from planc.inventory.load import load_inventory
 from planc.runtime.checkpoint_format.layout import step_directory

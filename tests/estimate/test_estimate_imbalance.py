@@ -9,7 +9,7 @@ from planc.estimate.step_work import step_work
 from planc.graph.graph import Graph
 from planc.inventory.schema import Inventory
 from planc.show.estimate import estimate_data, estimate_text
-from planc.show.imbalance import Imbalance
+from planc.show.times import Imbalance
 from planc.source import SourceFile
 from tests.plans import PLANS
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from planc.inventory.calls import ONCE, Call
 from planc.inventory.codec import dumps, loads
+from planc.inventory.footprint import ONCE, Call
 from planc.inventory.probe.probe import probe
 from planc.inventory.schema import Inventory
 from tests.models.tiny import tiny_config

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from planc.estimate.checkpoint import checkpoint_bytes
+from planc.estimate.states import checkpoint_bytes
 from planc.inventory.load import load_inventory
 from planc.runtime.process import needs_shared_folder
 from tests.doctor.environments import installed

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from planc.source import SourceFile
-from planc.tune.comments import commented, comments_of
+from planc.tune.base import commented, comments_of
 from tests.loops.pairs import CONSUMERS, PRODUCERS, pairs, prepared
 
 QUICK = ("new on CPUs", "import")

@@ -7,7 +7,7 @@ from itertools import accumulate
 
 import pytest
 
-from planc.lsp.actions import line_edits
+from planc.lsp.findings import line_edits
 from planc.source import SourceFile, Span
 
 LINES = ("a\n", "b\n", "\n", "  c\n", "🦀é\n", "\f\n", "x\u2028y\n")

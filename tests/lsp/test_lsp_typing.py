@@ -9,9 +9,8 @@ import pytest
 from lsprotocol import types
 
 from planc.fmt.format import format_source
-from planc.lsp.actions import fix_all, quick_fixes
 from planc.lsp.completion import complete
-from planc.lsp.findings import findings
+from planc.lsp.findings import findings, fix_all, quick_fixes
 from planc.lsp.hover import hover
 from planc.lsp.inlay import hints
 from planc.lsp.outline import outline

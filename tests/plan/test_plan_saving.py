@@ -7,8 +7,8 @@ import re
 import pytest
 
 from planc.api import check_source
-from planc.estimate.checkpoint import checkpoint_bytes
 from planc.estimate.estimate import estimate
+from planc.estimate.states import checkpoint_bytes
 from planc.graph.graph import Graph
 from planc.graph.ops import SaveCheckpoint, SettleSave
 from planc.inventory.schema import Inventory

@@ -10,7 +10,7 @@ from planc.api import Checked, check_source
 from planc.plan.foreign_words import foreign_words
 from planc.source import SourceFile
 from planc.styles import STYLES, Style
-from planc.styles.sequence_parallel import RULES
+from planc.styles.modules import RULES
 from tests.plan.resolving import edited, fault
 from tests.plans import PLANS
 

@@ -12,7 +12,7 @@ import pytest
 
 from planc.cli.running.compiled import Compiled
 from planc.cli.running.opening import count_first_step
-from planc.estimate.predictions import predictions
+from planc.estimate.at_intervals import predictions
 from planc.runtime.collectives import Differences, describe, differences, differences_of
 from tests.plans import PLANS, checked
 

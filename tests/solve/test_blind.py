@@ -19,7 +19,7 @@ from planc.solve.solve import solve
 from planc.source import SourceFile
 from planc.styles import Boundary
 from planc.styles.edges import SEQUENCE
-from planc.styles.local_params import LOCAL_PARAMS
+from planc.styles.modules import LOCAL_PARAMS
 from planc.vocab import Replicate
 from tests.models.architectures import architectures
 from tests.models.plans import Variant, plan_with_rules

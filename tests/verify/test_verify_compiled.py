@@ -19,7 +19,7 @@ from planc.runtime.interpreter import Position
 from planc.runtime.torch.dispatch import State
 from planc.runtime.torch.weights.weights import move_buffers
 from planc.source import SourceFile
-from planc.styles.sequence_parallel import RULES
+from planc.styles.modules import RULES
 from planc.verify.shrink import shrink
 from planc.verify.verify import compared, prepare, run_plan, verify
 from planc.vocab import DType

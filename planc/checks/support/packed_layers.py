@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planc.checks.support.attention_heads import AttentionHolders
 from planc.checks.support.rule import Subject
-from planc.styles.packed_colwise import PACKED_COLWISE, packing_options
+from planc.styles.linear import PACKED_COLWISE, packing_options
 
 
 def held_widths(subject: Subject, fqn: str) -> tuple[int, ...] | None:

@@ -7,7 +7,7 @@ from planc.diagnostics import Code
 from planc.layouts.families import quoted
 from planc.plan.pattern import parse_own
 from planc.source import NOWHERE
-from planc.styles.replicate import REPLICATE
+from planc.styles.modules import REPLICATE
 from planc.vocab import MeshDim
 
 CODE = Code("P412", "auto-style-unknown", "unknown style in the model's own plan")

@@ -7,7 +7,7 @@ from planc.checks.support.remedies import changed, gathered
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.support.sharded_sizes import SizeKind, labels, legal_sizes, listed, misfits
 from planc.diagnostics import Code
-from planc.styles.replicated_kv import REPLICATED_KV
+from planc.styles.linear import REPLICATED_KV
 from planc.vocab import MeshDim
 
 CODE = Code("P402", "kv-heads-indivisible", "key/value heads are not divisible by tp")

@@ -13,7 +13,7 @@ from planc.diagnostics import Code
 from planc.layouts.families import exact_families, layer_of, quoted
 from planc.layouts.flow import ClashKind
 from planc.plan.parameters import sinks_of
-from planc.styles.local_params import LOCAL_PARAMS
+from planc.styles.modules import LOCAL_PARAMS
 
 CODE = Code("P480", "own-parameter", "a parameter's gradient is not reduced over tp")
 

@@ -9,7 +9,7 @@ from planc.checks.support.rule_groups import by_rule
 from planc.checks.tensor_parallel.tensor_parallel_faults import judges_layouts
 from planc.diagnostics import Code
 from planc.plan.bind import Assignment
-from planc.styles.colwise import COLWISE
+from planc.styles.linear import COLWISE
 from planc.vocab import PackedShard, StridedShard
 
 CODE = Code("P431", "packed-projection", "this layer does not hold these projections")

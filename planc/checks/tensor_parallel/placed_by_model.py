@@ -14,7 +14,7 @@ from planc.layouts.families import quoted
 from planc.plan.bind import Assignment
 from planc.plan.parameters import sinks_of
 from planc.plan.pattern import parse_own
-from planc.styles.replicate import REPLICATE
+from planc.styles.modules import REPLICATE
 from planc.vocab import Replicate, sharded_lengths
 
 CODE = Code("P430", "placed-by-model", "this style can't shard this module's parameters")

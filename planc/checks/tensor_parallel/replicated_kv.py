@@ -14,8 +14,7 @@ from planc.checks.tensor_parallel.tensor_parallel_faults import TENSOR_PARALLEL_
 from planc.diagnostics import Code
 from planc.inventory.schema import Attention, KvProjection, OwnHeads
 from planc.plan.bind import Assignment
-from planc.styles.colwise import COLWISE
-from planc.styles.replicated_kv import REPLICATED_KV
+from planc.styles.linear import COLWISE, REPLICATED_KV
 from planc.tables import plural
 from planc.vocab import MeshDim
 

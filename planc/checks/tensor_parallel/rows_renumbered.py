@@ -7,7 +7,7 @@ from planc.checks.support.rule import Findings, Subject
 from planc.checks.support.rule_groups import by_rule
 from planc.checks.tensor_parallel.tensor_parallel_faults import judges_layouts
 from planc.diagnostics import Code
-from planc.styles.embedding import EMBEDDING_COLWISE
+from planc.styles.modules import EMBEDDING_COLWISE
 from planc.vocab import Shard
 
 CODE = Code("P436", "rows-renumbered", "ranks would miss the rows that this module looks up")

@@ -15,7 +15,7 @@ from planc.layouts.places import weightless_norms
 from planc.plan.bind import Assignment
 from planc.styles import STYLES, Style
 from planc.styles.edges import FEATURES, normal
-from planc.styles.sequence_parallel import SEQUENCE_PARALLEL
+from planc.styles.modules import SEQUENCE_PARALLEL
 from planc.vocab import MeshDim
 
 CODE = Code("P405", "style-kind", "this style does not fit the module")

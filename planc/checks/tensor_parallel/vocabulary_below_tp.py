@@ -6,7 +6,7 @@ from planc.checks.support.remedies import changed
 from planc.checks.support.rule import Findings, Subject, reports
 from planc.checks.support.sharded_sizes import SizeKind, labels, legal_sizes, misfits, vocabulary_tables
 from planc.diagnostics import Code
-from planc.styles.replicate import REPLICATE
+from planc.styles.modules import REPLICATE
 from planc.vocab import MeshDim
 
 CODE = Code("P404", "vocabulary-below-tp", "the vocabulary has fewer rows than tp has ranks")

@@ -24,9 +24,16 @@ from planc.cli.support.arguments import (
     add_set_argument,
     add_world_size_argument,
 )
-from planc.cli.support.check_scope import documents, new_head, unread
+from planc.cli.support.check_scope import (
+    PlanFile,
+    documents,
+    included_by,
+    is_part,
+    new_head,
+    plan_files,
+    unread,
+)
 from planc.cli.support.exits import FINDINGS, UsageError
-from planc.cli.support.plan_files import PlanFile, included_by, is_part, plan_files
 from planc.cli.support.terminal import wants_color, write_fitted, write_view
 from planc.diagnostics.formats import FORMATS
 from planc.diagnostics.report import PlanFindings, Report

@@ -24,9 +24,8 @@ from planc.diagnostics.human import HumanRenderer
 from planc.doctor.examination import Report
 from planc.doctor.examine import Found, examine, report_data, report_text
 from planc.doctor.machine import read_machine, read_storage
-from planc.doctor.needs import MeantFor, Needs, needs_of
+from planc.doctor.needs import MeantFor, Needs, needs_of, pushes_of
 from planc.doctor.packages import installed_versions
-from planc.doctor.pushes import pushes_of
 from planc.doctor.storage import read_inputs
 from planc.graph.graph import Graph
 from planc.runtime.errors import RunError

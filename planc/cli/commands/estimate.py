@@ -24,8 +24,7 @@ from planc.graph.graph import Graph, plan_hash
 from planc.inventory.schema import Inventory
 from planc.plan.spec import Plan
 from planc.show.estimate import estimate_data, estimate_text
-from planc.show.imbalance import LOAD, Imbalance
-from planc.show.times import Times, times_of
+from planc.show.times import LOAD, Imbalance, Times, times_of
 
 DESCRIPTION = """\
 Estimate what a plan needs: memory per rank, bytes that each rank sends per step and mesh dim, and FLOPs.

@@ -29,8 +29,7 @@ from planc.inventory.known import KnownModels, key_of
 from planc.plan.bind import BoundPlan
 from planc.plan.expectations import holds
 from planc.source import SourceFile
-from planc.tune.base import Base, base_of, model_plan, with_comments
-from planc.tune.comments import comments_of
+from planc.tune.base import Base, base_of, comments_of, model_plan, with_comments
 from planc.tune.score import Scorer
 from planc.tune.search import MARGIN, Proposal, Search
 from planc.tune.table import reasons_text, result_data, result_text, written_plan

@@ -10,7 +10,7 @@ from planc.cli.running.compiled import Compiled, work_of
 from planc.cli.running.resuming import refuse_old_checkpoints
 from planc.cli.running.run_errors import report
 from planc.cli.running.watching import Listener
-from planc.estimate.predictions import predictions
+from planc.estimate.at_intervals import predictions
 from planc.graph.graph import Graph
 from planc.hub.user_dirs import data_dir
 from planc.runtime.collectives import SKIP_CHECK

@@ -13,9 +13,8 @@ from planc.diagnostics import Diagnostic, Severity
 from planc.doctor.codes import BLOCKED, OUTSIDE_RANGE
 from planc.doctor.examination import Check
 from planc.doctor.machine import interfaces, read_storage
-from planc.doctor.needs import needs_of, trackers_of
+from planc.doctor.needs import needs_of, push_checks, pushes_of, trackers_of
 from planc.doctor.packages import installed_versions, package_checks
-from planc.doctor.pushes import push_checks, pushes_of
 from planc.doctor.storage import room, unwritable
 from planc.doctor.variables import interface_problem
 from planc.graph.graph import Graph

@@ -34,7 +34,6 @@ from planc.inventory.probe.attentions import Observed, heads_of_own
 from planc.inventory.probe.causality import visible_attentions_of
 from planc.inventory.probe.dropout_probe import Training, training_of
 from planc.inventory.probe.equal_layers import also_in_equal_layers, without_equal_layers
-from planc.inventory.probe.flow import Flow
 from planc.inventory.probe.footprint_probe import (
     footprints,
     gate_footprints,
@@ -42,7 +41,7 @@ from planc.inventory.probe.footprint_probe import (
     watch_activations,
 )
 from planc.inventory.probe.forwards import NUM_TOKENS, lacks_values, run
-from planc.inventory.probe.gradient_probe import Backward, backward_of
+from planc.inventory.probe.gradient_probe import Backward, Flow, backward_of
 from planc.inventory.probe.kinds import (
     Linear,
     is_featurewise,

@@ -24,8 +24,7 @@ from planc.runtime.errors import RunError
 from planc.runtime.extensions import arguments_of, load_extension
 from planc.runtime.torch import private
 from planc.runtime.torch.extensions.trials import RefusedError, tried, with_place
-from planc.runtime.torch.parallel.by_parameter import ByParameter
-from planc.runtime.torch.parallel.local_parts import kept_like, local_of
+from planc.runtime.torch.parallel.local_parts import ByParameter, kept_like, local_of
 from planc.runtime.torch.run import Run
 
 _SHAPE = (6, 8)

@@ -17,8 +17,7 @@ from planc.optimizers.stored_adamw import AT_ONCE, MOMENTS, SCALE, AdamW8bit, St
 from planc.runtime.torch import private
 from planc.runtime.torch.dropout.masks import random_bits, row_hashes
 from planc.runtime.torch.parallel.blocks import Slices, blocks
-from planc.runtime.torch.parallel.by_parameter import ByParameter
-from planc.runtime.torch.parallel.local_parts import kept_like, local_of
+from planc.runtime.torch.parallel.local_parts import ByParameter, kept_like, local_of
 from planc.runtime.torch.parallel.packing import Packing
 
 
