@@ -8,15 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from planc.data_sources.kinds import JsonLinesSource, PythonStdlibSource, TextSource
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.files import matched_files
-from planc.runtime.data.sources import (
-    JsonLinesSource,
-    PlainSource,
-    PythonStdlibSource,
-    TextSource,
-    documents,
-)
+from planc.runtime.data.sources import PlainSource, documents
 
 
 def texts(source: PlainSource, *, base: Path) -> list[str]:

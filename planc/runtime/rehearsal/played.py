@@ -30,7 +30,7 @@ from planc.runtime.torch.parallel.packing import gathered, packed_parameters
 from planc.runtime.torch.parallel.pipeline import Pipeline
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.state import Averages, Batch, Data, ImageEncoder, Images, Metrics, Verdict, Weights
-from planc.runtime.torch.training.bad_steps import agree_on_worst
+from planc.runtime.torch.training.guarding import agree_on_worst
 from planc.runtime.torch.training.images import placed
 from planc.runtime.torch.training.preferences import PreferenceLoss
 from planc.runtime.torch.training.step_loss import StepLoss

@@ -28,7 +28,6 @@ from planc.runtime.torch.reporting import own_readers
 from planc.runtime.torch.reporting import profile as reporting_profile
 from planc.runtime.torch.training import (
     averages,
-    bad_steps,
     balance,
     batches,
     compilation,
@@ -36,6 +35,7 @@ from planc.runtime.torch.training import (
     distillation,
     evaluation,
     expert_load,
+    guarding,
     images,
     judging,
     loss_terms,
@@ -127,7 +127,7 @@ HANDLERS: Mapping[type[Op], Handler] = {
     ops.SumTies: gradients.sum_ties,
     ops.AllReduceGradients: replica_sums.all_reduce_gradients,
     ops.ClipGradients: gradients.clip_gradients,
-    ops.GuardStep: bad_steps.guard_step,
+    ops.GuardStep: guarding.guard_step,
     ops.StepOptimizer: optimizer.step_optimizer,
     ops.UpdateAverages: averages.update_averages,
     ops.MoveBiases: balance.move_biases,
