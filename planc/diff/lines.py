@@ -6,15 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
+from planc.diff import modules
 from planc.diff.difference import Action, Change, Group
-from planc.diff.modules import (
-    compare_compilation,
-    compare_frozen,
-    compare_groups,
-    compare_recomputation,
-    compare_styles,
-    compare_units,
-)
 from planc.diff.readers import READERS, Reader
 from planc.diff.side import Side
 from planc.figures.plan import bubble
@@ -127,13 +120,13 @@ def _told_with_others(old: Side, new: Side) -> Iterator[Change]:
 
 
 COMPARERS: Mapping[str, Comparer] = {
-    "tensor_parallel": compare_styles,
-    "FSDP units": compare_units,
+    "tensor_parallel": modules.compare_styles,
+    "FSDP units": modules.compare_units,
     "fsdp.reshard_after_forward": _told_with_others,
-    "activation_checkpoint": compare_recomputation,
-    "compile": compare_compilation,
-    "freeze": compare_frozen,
-    "parameter groups": compare_groups,
+    "activation_checkpoint": modules.compare_recomputation,
+    "compile": modules.compare_compilation,
+    "freeze": modules.compare_frozen,
+    "parameter groups": modules.compare_groups,
     "pipeline": _compare_pipelines,
     "pipeline stages": _told_with_others,
     "weights in two stages": _told_with_others,

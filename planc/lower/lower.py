@@ -7,17 +7,9 @@ from collections.abc import Iterator
 from planc.graph import ops
 from planc.graph.graph import UNKNOWN_STEPS, AnyOp, Graph
 from planc.inventory.adapters import adapted_layers, adapted_stacks, saved_apart
-from planc.lower import losses, model, observing, saving
+from planc.lower import losses, model, observing, saving, stages
 from planc.lower.data import evaluations, next_batch, open_data, open_evaluations, open_sources
 from planc.lower.optimizer import build_optimizer, build_schedule, load_schedule
-from planc.lower.stages import (
-    micro_orders,
-    passed,
-    split_pipeline,
-    sum_ties,
-    units_of_stages,
-    weight_gradients,
-)
 from planc.lower.stated import stated
 from planc.lower.tensor_parallel import shard_tensor_parallel, share_heads
 from planc.plan import spec
@@ -70,7 +62,7 @@ def _setup(bound: BoundPlan) -> Iterator[AnyOp]:
     yield from _trained(bound)
     yield _attention(bound)
     yield from model.attach_dropout(bound)
-    yield from split_pipeline(bound)
+    yield from stages.split_pipeline(bound)
     yield from shard_tensor_parallel(bound)
     yield from share_heads(bound)
     yield from model.shard_experts(bound)
@@ -186,7 +178,7 @@ def _fsdp(bound: BoundPlan, fsdp: spec.FsdpSpec) -> Iterator[AnyOp]:
     last = (root.unit, 0, dtypes[root.fqns], fsdp.on)
     for (unit, _, param_dtype, over), groups in (
         *alike.items(),
-        (last, [*units_of_stages(bound, root), root]),
+        (last, [*stages.units_of_stages(bound, root), root]),
     ):
         yield ops.FullyShard(
             groups=tuple(group.fqns for group in groups),
@@ -221,7 +213,7 @@ def _step(bound: BoundPlan) -> Iterator[AnyOp]:
     yield ops.Accumulate(
         times=gradient_accumulation(plan),
         body=tuple(_micro_step(bound)),
-        orders=micro_orders(bound),
+        orders=stages.micro_orders(bound),
         span=plan.span("train"),
     )
     if plan.fsdp is None:
@@ -232,7 +224,7 @@ def _step(bound: BoundPlan) -> Iterator[AnyOp]:
             span=plan.span("mesh.dp_replicate"),
         )
     yield ops.SyncGradients(over=tp, span=plan.span("optimizer"))
-    yield from sum_ties(bound)
+    yield from stages.sum_ties(bound)
     yield ops.ClipGradients(
         max_norm=plan.optimizer.clip_grad_norm,
         over=everything,
@@ -290,10 +282,10 @@ def _micro_step(bound: BoundPlan) -> Iterator[ops.MicroOp]:
     sums = () if bound.plan.fsdp else _WHOLE_REPLICAS
     over = tuple(dim for dim in MeshDim if dim in (*sums, *_model_dims(bound.plan)))
     backward = ops.Backward(over=over, span=bound.plan.span("model"))
-    yield from passed(bound, backward, "gradients")
+    yield from stages.passed(bound, backward, "gradients")
     fsdp = bound.plan.fsdp
     reduced = sums if fsdp is None else (fsdp.replicate_on, *fsdp.on)
-    yield from weight_gradients(bound, tuple(dim for dim in MeshDim if dim in reduced))
+    yield from stages.weight_gradients(bound, tuple(dim for dim in MeshDim if dim in reduced))
 
 
 def _forward_step(bound: BoundPlan) -> Iterator[ops.EvaluationOp]:
@@ -308,7 +300,9 @@ def _forward_step(bound: BoundPlan) -> Iterator[ops.EvaluationOp]:
         span=cp.span if cp else plan.span("data"),
     )
     yield from model.encode_images(bound)
-    yield from passed(bound, ops.Forward(over=_model_dims(plan), span=plan.span("model")), "activations")
+    yield from stages.passed(
+        bound, ops.Forward(over=_model_dims(plan), span=plan.span("model")), "activations"
+    )
     yield losses.compute_loss(bound)
 
 

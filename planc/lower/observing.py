@@ -7,17 +7,8 @@ from typing import assert_never
 
 from planc.graph import ops
 from planc.lower.stated import stated
+from planc.plan import observing
 from planc.plan.bind import BoundPlan
-from planc.plan.observing import (
-    Nonfinite,
-    SkipNonfinite,
-    SkipSpike,
-    Spike,
-    StopAtNonfinite,
-    StopAtSpike,
-    TensorboardTracker,
-    WandbTracker,
-)
 from planc.plan.spec import Plan
 from planc.plan.stages import ties_of_ends
 from planc.source import Span
@@ -32,11 +23,11 @@ def open_log(plan: Plan) -> Iterator[ops.OpenLog]:
         yield ops.OpenLog(per_rank=plan.logging.per_rank, trackers=trackers, span=plan.span("logging"))
 
 
-def _tracker(tracker: TensorboardTracker | WandbTracker) -> ops.Tracker:
+def _tracker(tracker: observing.TensorboardTracker | observing.WandbTracker) -> ops.Tracker:
     match tracker:
-        case TensorboardTracker():
+        case observing.TensorboardTracker():
             return ops.Tracker(kind="tensorboard")
-        case WandbTracker(project=project, mode=mode, entity=entity, name=name):
+        case observing.WandbTracker(project=project, mode=mode, entity=entity, name=name):
             return ops.Tracker(kind="wandb", mode=mode.value, project=project, entity=entity, name=name)
         case _:
             assert_never(tracker)
@@ -110,23 +101,23 @@ def guard_step(plan: Plan) -> Iterator[ops.GuardStep]:
         )
 
 
-def _nonfinite(action: Nonfinite) -> ops.NonfiniteGuard:
+def _nonfinite(action: observing.Nonfinite) -> ops.NonfiniteGuard:
     match action:
-        case StopAtNonfinite():
+        case observing.StopAtNonfinite():
             return ops.NonfiniteGuard(at_most=None)
-        case SkipNonfinite(at_most=at_most):
+        case observing.SkipNonfinite(at_most=at_most):
             return ops.NonfiniteGuard(at_most=at_most)
         case _:
             assert_never(action)
 
 
-def _spike(action: Spike | None) -> ops.SpikeGuard | None:
+def _spike(action: observing.Spike | None) -> ops.SpikeGuard | None:
     match action:
         case None:
             return None
-        case StopAtSpike(deviations=deviations, window=window):
+        case observing.StopAtSpike(deviations=deviations, window=window):
             return ops.SpikeGuard(deviations=deviations, window=window, at_most=None)
-        case SkipSpike(deviations=deviations, window=window, at_most=at_most):
+        case observing.SkipSpike(deviations=deviations, window=window, at_most=at_most):
             return ops.SpikeGuard(deviations=deviations, window=window, at_most=at_most)
         case _:
             assert_never(action)

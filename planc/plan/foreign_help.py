@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from planc.diagnostics import Applicability, Fix
+from planc.plan import surroundings
 from planc.plan.blocks import BLOCKS, settings
 from planc.plan.foreign import Foreign
 from planc.plan.foreign_words import ARGUMENT_NAME, foreign_word
@@ -16,13 +17,6 @@ from planc.plan.keys import type_of
 from planc.plan.scalars import MAX_INTEGER, Int
 from planc.plan.scope import ParamValue, Scope
 from planc.plan.spellings import dtype_word
-from planc.plan.surroundings import (
-    block_header,
-    factor,
-    positive_integer,
-    rules_block,
-    setting_value,
-)
 from planc.record import record
 from planc.source import SourceFile
 from planc.syntax import ast
@@ -78,8 +72,8 @@ def _product_sentence(foreign: Foreign, statement: ast.Setting, *, kind: str, sc
     """The product that the line takes, where the plan shows all factors."""
     word = statement.name.text
     numbers = [
-        positive_integer(statement.value, scope),
-        *(factor(path, scope) for path in foreign.factors),
+        surroundings.positive_integer(statement.value, scope),
+        *(surroundings.factor(path, scope) for path in foreign.factors),
     ]
     known = [number for number in numbers if number is not None]
     if len(known) < len(numbers) or math.prod(known) > MAX_INTEGER:
@@ -93,14 +87,14 @@ def _already_there(foreign: Foreign, line: str | None, statement: ast.Setting, s
     """Return the plan's line that does what a word with its value asks for; None without one."""
     value = statement.value
     if foreign.rule and not _asks_for_nothing(foreign, value):
-        return rules_block("tensor_parallel", foreign.rule, scope)
+        return surroundings.rules_block("tensor_parallel", foreign.rule, scope)
     if foreign.block == "" and " -> " in foreign.line:
-        return None if _is_off(value) else block_header(foreign.line.split()[0], scope)
+        return None if _is_off(value) else surroundings.block_header(foreign.line.split()[0], scope)
     key = _key(foreign)
     if key is None or foreign.why or foreign.also:
         return None
     meant = line or (_example(foreign, statement.name.text) if _asks_for(foreign, value) else "")
-    there = setting_value(foreign.block, key, scope)
+    there = surroundings.setting_value(foreign.block, key, scope)
     text = _text(there) if there is not None else None
     return meant if meant and text is not None and meant == f"{key} = {text}" else None
 
@@ -118,7 +112,7 @@ def _removed(foreign: Foreign, statement: ast.Setting, scope: Scope) -> str:
     if not foreign.line and not foreign.rule:
         return f"remove it: {foreign.why}"
     key = _key(foreign)
-    there = setting_value(foreign.block, key, scope) if key is not None else None
+    there = surroundings.setting_value(foreign.block, key, scope) if key is not None else None
     line = _example(foreign, statement.name.text)
     if there is not None and f"{key} = {_text(there)}" == line:
         return f"remove it, and `{line}` in `{foreign.block}`, which turns this on"
@@ -127,13 +121,13 @@ def _removed(foreign: Foreign, statement: ast.Setting, scope: Scope) -> str:
 
 def _own_learning_rate(scope: Scope) -> str | None:
     """The learning rate that the plan writes in the optimizer's call, or as a key of the block."""
-    kind = setting_value("optimizer", "kind", scope)
+    kind = surroundings.setting_value("optimizer", "kind", scope)
     arguments = kind.arguments if isinstance(kind, ast.Call) else ()
     written = [
         argument.value for argument in arguments if argument.name is not None and argument.name.text == "lr"
     ]
     for word in ("lr", "learning_rate"):
-        written += filter(None, [setting_value("optimizer", word, scope)])
+        written += filter(None, [surroundings.setting_value("optimizer", word, scope)])
     return _text(written[0]) if written else None
 
 

@@ -9,13 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from planc.checks.run.does_not_fit import CODE as DOES_NOT_FIT
-from planc.cli.support import plans
-from planc.cli.support.arguments import (
-    add_gpu_argument,
-    add_output_argument,
-    add_plan_argument,
-    add_set_argument,
-)
+from planc.cli.support import options, plans
 from planc.cli.support.exits import CLEAN, UsageError
 from planc.estimate.calibration import Calibration, dumps, loads, step_seconds
 from planc.estimate.expectation import step_expectation
@@ -43,12 +37,12 @@ examples:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_plan_argument(parser, help="the plan that ran")
+    options.add_plan_argument(parser, help="the plan that ran")
     parser.add_argument("run", type=Path, metavar="DIR", help="run directory")
-    add_set_argument(parser)
-    add_gpu_argument(parser)
+    options.add_set_argument(parser)
+    options.add_gpu_argument(parser)
     parser.add_argument("--machine", required=True, metavar="NAME", help="your name for the machine")
-    add_output_argument(parser, help="calibration file to write")
+    options.add_output_argument(parser, help="calibration file to write")
 
 
 def run(arguments: Namespace) -> int:

@@ -13,17 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planc.api import Checked
-from planc.cli.support import plans
-from planc.cli.support.arguments import (
-    STDIN,
-    add_gpu_argument,
-    add_output_format_argument,
-    add_plans_argument,
-    add_quiet_argument,
-    add_run_extensions_argument,
-    add_set_argument,
-    add_world_size_argument,
-)
+from planc.cli.support import options, plans
 from planc.cli.support.check_scope import (
     PlanFile,
     documents,
@@ -78,18 +68,18 @@ FULL = "full"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_plans_argument(
+    options.add_plans_argument(
         parser,
         help="a .plan file, a directory of them, or - for stdin (paths start at the current directory)",
     )
-    add_set_argument(parser)
-    add_gpu_argument(parser)
-    add_world_size_argument(parser)
-    add_output_format_argument(parser, (FULL, *(listed.name for listed in FORMATS)))
-    add_quiet_argument(parser, help="print findings only, and nothing for plans that pass")
+    options.add_set_argument(parser)
+    options.add_gpu_argument(parser)
+    options.add_world_size_argument(parser)
+    options.add_output_format_argument(parser, (FULL, *(listed.name for listed in FORMATS)))
+    options.add_quiet_argument(parser, help="print findings only, and nothing for plans that pass")
     parser.add_argument("--data", action="store_true", help="also read a sample of the data; needs numpy")
     parser.add_argument("--deep", action="store_true", help="also rehearse the plan; needs torch")
-    add_run_extensions_argument(parser)
+    options.add_run_extensions_argument(parser)
     parser.add_argument(
         "--fix", action="store_true", help="apply safe fixes to the plans and the files that they include"
     )
@@ -148,13 +138,15 @@ def _require_consistent(arguments: Namespace) -> None:
         raise UsageError("--diff can't be combined with --data or --deep")
     if arguments.diff and arguments.output_format != FULL:
         raise UsageError("--diff can't be combined with --output-format")
-    if STDIN in arguments.plans and (arguments.fix or arguments.diff or arguments.deep or arguments.data):
+    if options.STDIN in arguments.plans and (
+        arguments.fix or arguments.diff or arguments.deep or arguments.data
+    ):
         raise UsageError("`-` (stdin) can't be combined with --fix, --diff, --data or --deep")
 
 
 def _check(path: str, arguments: Namespace, settings: Sequence[SourceFile]) -> _Result:
     started = time.perf_counter()
-    if path == STDIN:
+    if path == options.STDIN:
         checked = plans.check_stdin(
             settings=settings, world_size=arguments.world_size, is_quiet=arguments.quiet
         )

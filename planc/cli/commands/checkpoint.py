@@ -10,12 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from planc.cli.support import converting, pushing
-from planc.cli.support.arguments import (
-    add_output_format_argument,
-    add_quiet_argument,
-    add_run_extensions_argument,
-)
+from planc.cli.support import converting, options, pushing
 from planc.cli.support.best_checkpoints import best_step, losses_text
 from planc.cli.support.checkpoints import CHECKPOINT, checkpoints_of, newest_of, root_of
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError, require_libraries
@@ -118,8 +113,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--model", metavar="DIR", help="the directory of frozen parameters (default: as in the run's plan)"
     )
     for one in (ls, verify_parser, compare):
-        add_output_format_argument(one)
-    add_quiet_argument(verify_parser, help="print problems only")
+        options.add_output_format_argument(one)
+    options.add_quiet_argument(verify_parser, help="print problems only")
     exporting = add_subcommand(
         commands, "export", "write a checkpoint for transformers or peft", _EXPORT, examples=_EXAMPLES
     )
@@ -151,17 +146,17 @@ def add_arguments(parser: ArgumentParser) -> None:
         action="store_true",
         help="export the moving averages of the trained weights (train.ema_decay)",
     )
-    add_run_extensions_argument(exporting)
-    add_quiet_argument(exporting, help="print errors only")
+    options.add_run_extensions_argument(exporting)
+    options.add_quiet_argument(exporting, help="print errors only")
     push = add_subcommand(commands, "push", "push exports to the Hugging Face Hub", _PUSH, examples=_EXAMPLES)
     pushing.add_arguments(push)
-    add_quiet_argument(push, help="print errors only")
+    options.add_quiet_argument(push, help="print errors only")
     convert = add_subcommand(
         commands, "convert", "convert between planc's format and plain DCP", _CONVERT, examples=_EXAMPLES
     )
     convert.add_argument("checkpoint", metavar="CHECKPOINT", help=f"{CHECKPOINT}, or a plain DCP directory")
     converting.add_arguments(convert)
-    add_quiet_argument(convert, help="print errors only")
+    options.add_quiet_argument(convert, help="print errors only")
 
 
 def _add_checkpoints(parser: ArgumentParser) -> None:

@@ -6,14 +6,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from planc.cli.support import plans
-from planc.cli.support.arguments import (
-    add_output_argument,
-    add_plan_argument,
-    add_quiet_argument,
-    add_set_argument,
-    add_world_size_argument,
-)
+from planc.cli.support import options, plans
 from planc.cli.support.exits import CLEAN, UsageError
 from planc.graph.artifact import base_between, dump
 from planc.graph.graph import UNKNOWN_STEPS, plan_hash
@@ -32,11 +25,11 @@ examples:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_plan_argument(parser)
-    add_output_argument(parser, help="file to write")
-    add_set_argument(parser)
-    add_world_size_argument(parser)
-    add_quiet_argument(parser)
+    options.add_plan_argument(parser)
+    options.add_output_argument(parser, help="file to write")
+    options.add_set_argument(parser)
+    options.add_world_size_argument(parser)
+    options.add_quiet_argument(parser)
 
 
 def run(arguments: Namespace) -> int:

@@ -13,14 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planc.cli.running.compiled import load_compiled
-from planc.cli.support import plans, showing_data
-from planc.cli.support.arguments import (
-    add_output_format_argument,
-    add_plan_argument,
-    add_quiet_argument,
-    add_run_extensions_argument,
-    add_set_argument,
-)
+from planc.cli.support import options, plans, showing_data
 from planc.cli.support.byte_progress import ByteProgress
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError, require_libraries
 from planc.cli.support.parser import add_subcommand
@@ -79,14 +72,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     prepare = add_subcommand(
         commands, "prepare", "tokenize the data of a plan into files", _PREPARE, examples=_EXAMPLES
     )
-    add_plan_argument(prepare, help="a .plan file, or an artifact from `planc compile`", type=Path)
+    options.add_plan_argument(prepare, help="a .plan file, or an artifact from `planc compile`", type=Path)
     prepare.add_argument("--to", type=Path, metavar="DIR", help=_DIRECTORY)
-    add_set_argument(prepare)
-    add_run_extensions_argument(prepare)
-    add_quiet_argument(prepare, help="print errors only")
+    options.add_set_argument(prepare)
+    options.add_run_extensions_argument(prepare)
+    options.add_quiet_argument(prepare, help="print errors only")
     ls = add_subcommand(commands, "ls", "list prepared data", _LS, examples=_EXAMPLES)
     ls.add_argument("directory", nargs="?", type=Path, metavar="DIR", help=_DIRECTORY)
-    add_output_format_argument(ls)
+    options.add_output_format_argument(ls)
     show = add_subcommand(
         commands, "show", showing_data.SUMMARY, showing_data.DESCRIPTION, examples=_EXAMPLES
     )
@@ -97,9 +90,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     verify.add_argument(
         "target", nargs="?", type=Path, metavar="PLAN|DIR", help=f"a plan or an artifact, or a {_DIRECTORY}"
     )
-    add_set_argument(verify)
-    add_run_extensions_argument(verify)
-    add_quiet_argument(verify, help="print problems only")
+    options.add_set_argument(verify)
+    options.add_run_extensions_argument(verify)
+    options.add_quiet_argument(verify, help="print problems only")
 
 
 def run(arguments: Namespace) -> int:

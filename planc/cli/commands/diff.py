@@ -10,8 +10,8 @@ from pathlib import Path
 
 from planc.checks.run.expectation_broken import CODE as BROKEN
 from planc.cli.support import plans
-from planc.cli.support.arguments import add_output_format_argument, add_set_argument, add_world_size_argument
 from planc.cli.support.exits import CLEAN, COULD_NOT_RUN, FINDINGS, UsageError
+from planc.cli.support.options import add_output_format_argument, add_set_argument, add_world_size_argument
 from planc.cli.support.pages import page_path, write_page
 from planc.cli.support.settings import settings_from
 from planc.cli.support.terminal import wants_color, write_fitted

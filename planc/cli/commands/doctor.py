@@ -10,13 +10,7 @@ from pathlib import Path
 
 from planc.api import Checked
 from planc.capacity.draft import Draft
-from planc.cli.support import plans
-from planc.cli.support.arguments import (
-    add_output_format_argument,
-    add_run_dir_argument,
-    add_set_argument,
-    add_world_size_argument,
-)
+from planc.cli.support import options, plans
 from planc.cli.support.exits import CLEAN, FINDINGS
 from planc.cli.support.settings import settings_from, unknown_variables
 from planc.cli.support.terminal import terminal_width, wants_color, write_view
@@ -52,10 +46,10 @@ exit codes: 0 no errors, 1 errors that would stop a run, 2 could not run."""
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("plan", nargs="?", metavar="PLAN", help="a .plan file to check the machine against")
-    add_set_argument(parser)
-    add_world_size_argument(parser)
-    add_run_dir_argument(parser)
-    add_output_format_argument(parser)
+    options.add_set_argument(parser)
+    options.add_world_size_argument(parser)
+    options.add_run_dir_argument(parser)
+    options.add_output_format_argument(parser)
 
 
 def run(arguments: Namespace) -> int:

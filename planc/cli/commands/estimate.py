@@ -7,13 +7,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from planc.cli.support import plans
-from planc.cli.support.arguments import (
-    add_gpu_argument,
-    add_output_format_argument,
-    add_plan_argument,
-    add_set_argument,
-)
+from planc.cli.support import options, plans
 from planc.cli.support.exits import UsageError
 from planc.cli.support.terminal import write_view
 from planc.estimate.calibration import Calibration, loads
@@ -51,13 +45,13 @@ A plan that breaks one is estimated all the same; the errors follow, and the exi
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_plan_argument(parser)
-    add_set_argument(parser)
-    add_gpu_argument(parser)
+    options.add_plan_argument(parser)
+    options.add_set_argument(parser)
+    options.add_gpu_argument(parser)
     parser.add_argument(
         "--calibration", type=Path, metavar="FILE", help="efficiencies measured by `planc calibrate`"
     )
-    add_output_format_argument(parser)
+    options.add_output_format_argument(parser)
 
 
 def run(arguments: Namespace) -> int:

@@ -15,13 +15,13 @@ from typing import Any
 from planc.cli.commands.run import on_rank
 from planc.cli.running.evaluating import Weights, evaluate, of_plan, of_saved_plan
 from planc.cli.running.starting import Options
-from planc.cli.support.arguments import (
+from planc.cli.support.checkpoints import add_weights_argument, is_export, newest_of
+from planc.cli.support.exits import UsageError, require_libraries
+from planc.cli.support.options import (
     add_output_format_argument,
     add_run_extensions_argument,
     add_set_argument,
 )
-from planc.cli.support.checkpoints import add_weights_argument, is_export, newest_of
-from planc.cli.support.exits import UsageError, require_libraries
 from planc.cli.support.terminal import write_view
 from planc.data_sources import Source
 from planc.diagnostics import Diagnostic

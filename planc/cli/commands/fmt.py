@@ -12,9 +12,9 @@ from pathlib import Path
 
 from planc.api import Checked, read_source
 from planc.cli.support import plans
-from planc.cli.support.arguments import STDIN, add_plans_argument, add_quiet_argument
 from planc.cli.support.check_scope import plan_files
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError
+from planc.cli.support.options import STDIN, add_plans_argument, add_quiet_argument
 from planc.diagnostics import Diagnostic
 from planc.diagnostics.wrap import visible
 from planc.fmt.format import format_source

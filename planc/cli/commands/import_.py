@@ -12,8 +12,8 @@ from typing import Any
 
 from planc import strict_json
 from planc.cli.support import plans
-from planc.cli.support.arguments import STDIN, add_output_format_argument
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError
+from planc.cli.support.options import STDIN, add_output_format_argument
 from planc.cli.support.terminal import write_view
 from planc.hub.names import is_hub
 from planc.hub.user_dirs import cache_dir

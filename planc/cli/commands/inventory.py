@@ -7,8 +7,8 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from planc.cli.running.compiled import print_progress
-from planc.cli.support.arguments import add_output_format_argument
 from planc.cli.support.exits import CLEAN, UsageError
+from planc.cli.support.options import add_output_format_argument
 from planc.cli.support.plans import announce_probe
 from planc.cli.support.spinner import spinner
 from planc.cli.support.terminal import write_view
@@ -16,14 +16,8 @@ from planc.figures.plan import parameters
 from planc.graph.text import fold, summarise
 from planc.hub.names import is_hub, parse_hub
 from planc.hub.user_dirs import cache_dir
+from planc.inventory import load
 from planc.inventory.codec import dumps
-from planc.inventory.load import (
-    InventoryError,
-    LibraryMissing,
-    load_inventory,
-    save_cached_inventory,
-    save_inventory,
-)
 from planc.inventory.schema import Inventory, Module
 from planc.runtime.errors import RunError
 from planc.runtime.fetch import require_model
@@ -61,8 +55,8 @@ def run(arguments: Namespace) -> int:
             with spinner(f"reading the structure of {folder}", stream=sys.stderr):
                 path = _save(folder)
             print(f"wrote {path}", file=sys.stderr)
-        loaded = load_inventory(folder, cache_dir=cache_dir(), on_probe=announce_probe)
-    except InventoryError as error:
+        loaded = load.load_inventory(folder, cache_dir=cache_dir(), on_probe=announce_probe)
+    except load.InventoryError as error:
         raise UsageError(f"{error.message}\n{error.help}") from error
     if arguments.output_format == "json":
         sys.stdout.write(dumps(loaded.inventory))
@@ -76,9 +70,9 @@ def run(arguments: Namespace) -> int:
 def _save(folder: Path) -> str:
     """Write the inventory; return the file's path, with a note if it comes from the cache."""
     try:
-        return str(save_inventory(folder))
-    except LibraryMissing:
-        path = save_cached_inventory(folder, cache_dir=cache_dir())
+        return str(load.save_inventory(folder))
+    except load.LibraryMissing:
+        path = load.save_cached_inventory(folder, cache_dir=cache_dir())
         if path is None:
             raise
         return f"{path} from the cache (torch or transformers is not installed)"

@@ -12,16 +12,17 @@ from pathlib import Path
 from typing import TypeVar, assert_never
 
 from planc.cli.support import plans
-from planc.cli.support.arguments import (
+from planc.cli.support.exits import CLEAN, UsageError
+from planc.cli.support.options import (
     add_gpu_argument,
     add_plan_argument,
     add_run_dir_argument,
     add_set_argument,
 )
-from planc.cli.support.exits import CLEAN, UsageError
 from planc.devices.hardware import Device
 from planc.graph.artifact import ArtifactError, graph_of, load
 from planc.graph.graph import Graph
+from planc.launchers import kubernetes
 from planc.launchers.job import (
     GRACE_SECONDS,
     Endpoint,
@@ -33,13 +34,6 @@ from planc.launchers.job import (
     place,
     read_endpoint,
     run_arguments,
-)
-from planc.launchers.kubernetes import (
-    KubernetesOptions,
-    kubernetes_manifest,
-    read_resource,
-    read_volume,
-    require_kept,
 )
 from planc.launchers.slurm import SlurmOptions, slurm_script
 from planc.launchers.torchrun import accelerate_lines, torchrun_lines
@@ -160,14 +154,14 @@ def _add_cluster_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--volume",
-        type=_read(read_volume, "CLAIM:/PATH"),
+        type=_read(kubernetes.read_volume, "CLAIM:/PATH"),
         metavar="CLAIM:/PATH",
         help="kubernetes: a PersistentVolumeClaim that all pods share, and where to mount it; required if "
         "the plan saves checkpoints",
     )
     parser.add_argument(
         "--gpu-resource",
-        type=_read(read_resource, "a resource"),
+        type=_read(kubernetes.read_resource, "a resource"),
         metavar="NAME",
         help="kubernetes: resource name to request (default: that of the plan's device, as nvidia.com/gpu)",
     )
@@ -260,10 +254,10 @@ def _run_dir(arguments: Namespace) -> str | None:
 def _manifest(job: Job, arguments: Namespace, *, planned: _Planned) -> str:
     image = _required(arguments.image, "--image IMAGE, with planc, the plan and its inputs")
     if needs_shared_folder(planned.graph):
-        require_kept(_run_dir(arguments), volume=arguments.volume)
+        kubernetes.require_kept(_run_dir(arguments), volume=arguments.volume)
     resource = _gpu_resource(arguments.gpu_resource, planned.device) if _uses_devices(planned) else None
-    options = KubernetesOptions(image, resource, arguments.volume, arguments.cpus_per_node)
-    return kubernetes_manifest(job, options)
+    options = kubernetes.KubernetesOptions(image, resource, arguments.volume, arguments.cpus_per_node)
+    return kubernetes.kubernetes_manifest(job, options)
 
 
 def _uses_devices(planned: _Planned) -> bool:

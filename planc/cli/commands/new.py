@@ -10,22 +10,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from planc.api import Checked
-from planc.cli.support.arguments import unknown_device
+from planc.cli.support import shipped
 from planc.cli.support.data_files import DataFiles, counted, data_files, default_data
 from planc.cli.support.deep import read_data
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError, needs
 from planc.cli.support.first_notes import ask, can_ask, findings_by_flag, missing_files, scarce_data
 from planc.cli.support.next_commands import next_commands
+from planc.cli.support.options import unknown_device
 from planc.cli.support.purposes import LISTED, purpose_of, require_task
-from planc.cli.support.shipped import (
-    TASKS,
-    NamedModel,
-    copy_shipped,
-    example,
-    examples,
-    named_model,
-    needed_files,
-)
 from planc.cli.support.spinner import spinner
 from planc.cli.support.terminal import write_view
 from planc.data_view.codes import QUESTIONABLE
@@ -127,7 +119,7 @@ def run(arguments: Namespace) -> int:
     output: Path = arguments.output or Path(f"{_file_name(arguments.model)}.plan")
     _require_flags(arguments, output.parent)
     _require_free(output, force=arguments.force)
-    model = named_model(arguments.model, folder=output.parent)
+    model = shipped.named_model(arguments.model, folder=output.parent)
     _complete(arguments, output.parent)
     purpose = Purpose(arguments.purpose)
     data = counted(data_files(arguments.data, folder=output.parent, purpose=purpose))
@@ -275,7 +267,7 @@ def _classes(purpose: Purpose, data: DataFiles) -> Classes | None:
 
 
 def _brief(
-    arguments: Namespace, model: NamedModel, inventory: Inventory, data: DataFiles, output: Path
+    arguments: Namespace, model: shipped.NamedModel, inventory: Inventory, data: DataFiles, output: Path
 ) -> tuple[Brief, Path | None]:
     """Return the plan to write, and the tokenizer's file. UsageError unless devices fill nodes."""
     purpose, folder = Purpose(arguments.purpose), output.parent
@@ -370,10 +362,10 @@ def _example(arguments: Namespace) -> int:
     if not arguments.example:
         write_view("\n".join(_listed()), stream=sys.stdout)
         return CLEAN
-    found = example(arguments.example)
+    found = shipped.example(arguments.example)
     output: Path = arguments.output or Path(f"{found.name}.plan")
     _require_free(output, force=arguments.force)
-    written = copy_shipped(needed_files(found.path), to=output.parent)
+    written = shipped.copy_shipped(shipped.needed_files(found.path), to=output.parent)
     write_atomically(output, text=found.path.read_text(encoding="utf-8"))
     for path in (*written, output):
         print(f"planc: wrote {path}", file=sys.stderr)
@@ -383,8 +375,8 @@ def _example(arguments: Namespace) -> int:
 
 def _listed() -> Iterator[str]:
     """The plans that ship, by task."""
-    every = examples()
-    for task, what in TASKS.items():
+    every = shipped.examples()
+    for task, what in shipped.TASKS.items():
         yield f"{task.upper()}: {what}"
         yield render_table([(one.name, one.summary) for one in every if one.task == task], indent="  ")
     yield "planc new --example NAME writes one, with its model."

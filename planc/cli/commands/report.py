@@ -8,14 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from planc.cli.commands.runs import is_directory_of_runs, list_runs
-from planc.cli.support import plans
-from planc.cli.support.arguments import (
-    add_gpu_argument,
-    add_output_argument,
-    add_plans_argument,
-    add_run_extensions_argument,
-    add_set_argument,
-)
+from planc.cli.support import options, plans
 from planc.cli.support.deep import rehearsal, with_findings
 from planc.cli.support.exits import CLEAN, UsageError, require_libraries
 from planc.cli.support.pages import page_path, write_page
@@ -60,12 +53,12 @@ code is 1."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_plans_argument(
+    options.add_plans_argument(
         parser,
         help="a .plan file, a compiled plan or a run directory; of several runs, or of a directory of "
         "runs, the curves are drawn over each other",
     )
-    add_output_argument(parser, help="HTML file to write")
+    options.add_output_argument(parser, help="HTML file to write")
     parser.add_argument(
         "--against",
         metavar="OTHER",
@@ -77,9 +70,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--data", action="store_true", help="read a sample of the data first, as `planc data show`"
     )
-    add_run_extensions_argument(parser)
-    add_set_argument(parser)
-    add_gpu_argument(parser)
+    options.add_run_extensions_argument(parser)
+    options.add_set_argument(parser)
+    options.add_gpu_argument(parser)
 
 
 def run(arguments: Namespace) -> int:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from planc.api import Checked
 from planc.cli.commands.diff import add_fail_on_argument, add_page_argument, fails, require_page
-from planc.cli.support.arguments import add_output_format_argument
 from planc.cli.support.exits import CLEAN, FINDINGS
+from planc.cli.support.options import add_output_format_argument
 from planc.cli.support.pages import write_page
 from planc.cli.versions.changes import ChangedPlan, changed_plans, fork_point, from_here
 from planc.cli.versions.git import top_folder

@@ -19,13 +19,13 @@ from planc.cli.running.run_errors import record, report, report_unforeseen, run_
 from planc.cli.running.session import Session
 from planc.cli.running.starting import Options
 from planc.cli.running.watching import listen
-from planc.cli.support.arguments import (
+from planc.cli.support.exits import CLEAN, UsageError
+from planc.cli.support.options import (
     add_allow_change_argument,
     add_plan_argument,
     add_run_dir_argument,
     add_set_argument,
 )
-from planc.cli.support.exits import CLEAN, UsageError
 from planc.cli.support.parser import Parser
 from planc.cli.support.streams import outlive_readers, quiet_libraries, show_crashes
 from planc.outgoing import guard

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from planc.cli.support.arguments import add_output_format_argument
 from planc.cli.support.exits import CLEAN, UsageError
+from planc.cli.support.options import add_output_format_argument
 from planc.cli.versions.revisions import read_side
 from planc.diff.among import among
 from planc.figures.times import tokens_per_second

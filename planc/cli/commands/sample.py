@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planc.cli.support.arguments import add_output_format_argument
 from planc.cli.support.checkpoints import add_weights_argument, is_export, newest_of
 from planc.cli.support.exits import CLEAN, UsageError, require_libraries
 from planc.cli.support.export import export, plan_of
+from planc.cli.support.options import add_output_format_argument
 from planc.cli.support.streams import quiet_libraries
 from planc.graph.artifact import graph_of
 from planc.graph.ops import BuildModel, BuildOwnModel

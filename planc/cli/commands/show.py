@@ -8,13 +8,7 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from planc.capacity.draft import Draft
-from planc.cli.support import plans
-from planc.cli.support.arguments import (
-    add_gpu_argument,
-    add_output_format_argument,
-    add_plan_argument,
-    add_set_argument,
-)
+from planc.cli.support import options, plans
 from planc.cli.support.exits import UsageError
 from planc.cli.support.terminal import write_view
 from planc.estimate.layout import layouts
@@ -51,7 +45,7 @@ examples:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_plan_argument(parser)
+    options.add_plan_argument(parser)
     view = parser.add_mutually_exclusive_group()
     for name, text in (
         ("resolved", "the plan with all defaults filled in; a valid plan with the same plan_hash"),
@@ -71,9 +65,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="AS",
         help="the execution graph as text, mermaid or json",
     )
-    add_set_argument(parser)
-    add_gpu_argument(parser)
-    add_output_format_argument(parser, note="; --resolved has text only")
+    options.add_set_argument(parser)
+    options.add_gpu_argument(parser)
+    options.add_output_format_argument(parser, note="; --resolved has text only")
 
 
 def run(arguments: Namespace) -> int:

@@ -18,8 +18,8 @@ from typing import Any
 from planc.cli.commands.runs import list_runs, table
 from planc.cli.running.starting import Options, start_with
 from planc.cli.support import plans
-from planc.cli.support.arguments import add_allow_change_argument, add_plan_argument, add_set_argument
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError, require_libraries
+from planc.cli.support.options import add_allow_change_argument, add_plan_argument, add_set_argument
 from planc.graph.graph import Graph, plan_hash
 from planc.record import record
 from planc.report.run import read_run

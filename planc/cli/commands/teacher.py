@@ -9,8 +9,8 @@ from pathlib import Path
 from planc.cli.commands.run import on_rank
 from planc.cli.running.starting import Options
 from planc.cli.running.teaching import teach
-from planc.cli.support.arguments import add_run_extensions_argument, add_set_argument
 from planc.cli.support.exits import require_libraries
+from planc.cli.support.options import add_run_extensions_argument, add_set_argument
 from planc.runtime.process import Launch
 from planc.tables import format_bytes, format_number, plural
 

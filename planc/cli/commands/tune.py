@@ -10,13 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from planc.api import check_source
-from planc.cli.support import plans
-from planc.cli.support.arguments import (
-    add_gpu_argument,
-    add_output_format_argument,
-    add_run_extensions_argument,
-    add_set_argument,
-)
+from planc.cli.support import options, plans
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError
 from planc.cli.support.next_commands import next_commands
 from planc.cli.support.spinner import spinner
@@ -65,9 +59,9 @@ _PEAKS = ("peak_flops", "memory_bandwidth", "link_bandwidth", "nic_bandwidth")
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("plan", metavar="PLAN_OR_MODEL", help="a .plan file, or a model directory", type=Path)
     parser.add_argument("--gpus", type=_count, required=True, metavar="N", help="number of devices")
-    add_set_argument(parser)
-    add_run_extensions_argument(parser)
-    add_gpu_argument(parser)
+    options.add_set_argument(parser)
+    options.add_run_extensions_argument(parser)
+    options.add_gpu_argument(parser)
     parser.add_argument("--nodes", type=_count, metavar="N", help="nodes that the devices are in")
     parser.add_argument(
         "--tokens-per-step", type=_count, metavar="N", help="tokens of a step (default: those of the plan)"
@@ -98,7 +92,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="N",
         help="the number in the table that -o writes (default: 1)",
     )
-    add_output_format_argument(parser)
+    options.add_output_format_argument(parser)
 
 
 def _count(text: str) -> int:

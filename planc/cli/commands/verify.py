@@ -9,13 +9,7 @@ import time
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from planc.cli.support import plans
-from planc.cli.support.arguments import (
-    add_output_format_argument,
-    add_plan_argument,
-    add_run_extensions_argument,
-    add_set_argument,
-)
+from planc.cli.support import options, plans
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError, require_libraries
 from planc.runtime.cpus import unsupported_system
 from planc.runtime.data.errors import DataError
@@ -48,8 +42,8 @@ exit codes: 0 all equal, 1 something differs, 2 could not run."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_plan_argument(parser)
-    add_set_argument(parser)
+    options.add_plan_argument(parser)
+    options.add_set_argument(parser)
     parser.add_argument(
         "--dtype",
         type=DType,
@@ -64,8 +58,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         default="gloo",
         help="gloo (default): ranks on CPUs; nccl: each rank on a CUDA device of its own",
     )
-    add_run_extensions_argument(parser)
-    add_output_format_argument(parser)
+    options.add_run_extensions_argument(parser)
+    options.add_output_format_argument(parser)
 
 
 def run(arguments: Namespace) -> int:

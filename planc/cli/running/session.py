@@ -11,35 +11,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TextIO
 
+from planc.cli.running import preflight
 from planc.cli.running.banner import TORCHRUN_TRACEBACK, banner, closing, mesh_text, preempted
 from planc.cli.running.compiled import Compiled, compiled_for, require_models
 from planc.cli.running.opening import count_first_step, meet, run_of
-from planc.cli.running.preflight import (
-    require_interface,
-    require_packages,
-    require_push,
-    require_storage,
-    require_threads,
-    require_trackers,
-)
 from planc.cli.running.resuming import changes_since_saved
 from planc.cli.running.run_errors import run_directory
 from planc.cli.running.starting import Options, start_with
 from planc.cli.running.watching import Listener
 from planc.graph.graph import Graph, plan_hash
 from planc.graph.ops import LoadReaders
-from planc.runtime import interpreter
+from planc.runtime import interpreter, process
 from planc.runtime.callbacks import Callback, Metric, names_of
 from planc.runtime.checkpoint_format.layout import committed_steps
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.observer import Together
-from planc.runtime.process import (
-    Launch,
-    is_under_torchrun,
-    needs_shared_folder,
-    read_launch,
-    require_world_size,
-)
 from planc.runtime.ranks.rank_claims import Claim, require_free_port
 from planc.runtime.run_directory.directory import RunDirectory
 
@@ -57,7 +43,7 @@ class Session:
     listener: Listener
     stream: TextIO
     """The stream on which rank 0 prints the run's progress."""
-    launch: Launch
+    launch: process.Launch
     directory: RunDirectory | None
     compiled: Compiled | None = None
     """Given, or compiled at the start."""
@@ -78,10 +64,10 @@ class Session:
         RunError if the run can't start or continue.
         """
         options, listener = self.options, self.listener
-        listener.launch = self.launch = replace(read_launch(os.environ), num_before=self.num_before)
-        require_interface(self.launch, os.environ)
-        require_packages(options.allow_release, self.launch)
-        require_threads(os.environ)
+        listener.launch = self.launch = replace(process.read_launch(os.environ), num_before=self.num_before)
+        preflight.require_interface(self.launch, os.environ)
+        preflight.require_packages(options.allow_release, self.launch)
+        preflight.require_threads(os.environ)
         self.compiled = compiled = self.compiled or compiled_for(options, self.launch)
         graph = compiled.graph
         listener.notice.saves = bool(graph.save)
@@ -93,16 +79,16 @@ class Session:
             listener.launch = self.launch = replace(self.launch, world_size=graph.world_size)
         launch = self.launch
         line = start_with(options, world_size=graph.world_size, devices_per_node=compiled.devices_per_node)
-        require_world_size(launch, wanted=graph.world_size, mesh=mesh_text(graph), start_with=line)
-        require_trackers(graph, launch, os.environ)
-        require_push(graph, launch, os.environ)
+        process.require_world_size(launch, wanted=graph.world_size, mesh=mesh_text(graph), start_with=line)
+        preflight.require_trackers(graph, launch, os.environ)
+        preflight.require_push(graph, launch, os.environ)
         # First, so another process with this rank finds out early.
         claim = Claim(launch)
         require_free_port(launch)
         _require_step(options.stop_after, graph)
         directory = self.directory or run_directory(Path("runs") / graph.name)
         listener.directory = self.directory = directory
-        require_storage(directory.path, launch=launch, graph=graph, inventory=compiled.inventory)
+        preflight.require_storage(directory.path, launch=launch, graph=graph, inventory=compiled.inventory)
         require_models(graph)
         changes = changes_since_saved(graph, directory.path, allowed=options.allow_change, base=compiled.base)
         for change in changes if launch.rank == 0 else ():
@@ -162,7 +148,7 @@ class Session:
         display = readers = None
         observer = Together()
         try:
-            if needs_shared_folder(graph):
+            if process.needs_shared_folder(graph):
                 require_shared_folder(store, launch, directory.path)
             notes = by_rank_0(store, launch, partial(_take, directory, compiled, listener))
             if notes is not None:
@@ -256,7 +242,7 @@ class Session:
             early_stop=reason,
         )
         print(text, file=self.stream, flush=True)
-        if notice.is_agreed and is_under_torchrun(os.environ):
+        if notice.is_agreed and process.is_under_torchrun(os.environ):
             print(TORCHRUN_TRACEBACK, file=self.stream, flush=True)
 
 
@@ -268,7 +254,7 @@ def _end_watch(run: Run) -> None:
         run.stop_points.close()
 
 
-def _stand_by(launch: Launch, graph: Graph) -> ExitCode:
+def _stand_by(launch: process.Launch, graph: Graph) -> ExitCode:
     # Only a spare needs it, and it imports torch.
     from planc.runtime.torch.parallel.spares import stand_by
 

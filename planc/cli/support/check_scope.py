@@ -10,8 +10,8 @@ from pathlib import Path
 from planc.api import Checked
 from planc.checks.data.files_absent import absent_files
 from planc.checks.data.tokenizer_file import begin_of_documents, end_of_documents
-from planc.cli.support.arguments import STDIN
 from planc.cli.support.exits import UsageError
+from planc.cli.support.options import STDIN
 from planc.diagnostics import Severity
 from planc.graph.graph import Graph
 from planc.graph.ops import LoadBase, LoadWeights

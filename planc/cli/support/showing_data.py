@@ -9,12 +9,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planc.cli.support.arguments import (
-    add_output_format_argument,
-    add_plan_argument,
-    add_run_extensions_argument,
-    add_set_argument,
-)
+from planc.cli.support import options
 from planc.cli.support.exits import CLEAN, UsageError
 from planc.cli.support.pages import page_path, write_page
 from planc.cli.support.terminal import wants_color
@@ -41,7 +36,7 @@ EXAMPLES = """\
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    add_plan_argument(parser, help="a .plan file, or an artifact from `planc compile`", type=Path)
+    options.add_plan_argument(parser, help="a .plan file, or an artifact from `planc compile`", type=Path)
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--row", type=int, metavar="N", help="a row of the source, counted from 1, held out or not"
@@ -53,9 +48,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="a source's or an evaluation's name in the plan (default: all of the training data)",
     )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page instead")
-    add_set_argument(parser)
-    add_run_extensions_argument(parser)
-    add_output_format_argument(parser)
+    options.add_set_argument(parser)
+    options.add_run_extensions_argument(parser)
+    options.add_output_format_argument(parser)
 
 
 def show(graph: Graph, base: Path, arguments: Namespace) -> int:

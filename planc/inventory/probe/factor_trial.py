@@ -21,15 +21,8 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from planc.inventory.head_shares import KvProjection, PerHead
+from planc.inventory.probe import trial_shares
 from planc.inventory.probe.kinds import Linear, in_features, out_features
-from planc.inventory.probe.trial_shares import (
-    BLOCK,
-    Arguments,
-    Layout,
-    layouts_of,
-    per_head_arguments,
-    widths_of,
-)
 from planc.modeling.head_counts import (
     CONFIG,
     IN_CONFIG,
@@ -55,7 +48,7 @@ class Call:
     """One call of an attention, with real weights and inputs."""
 
     attention: nn.Module
-    named: Arguments
+    named: trial_shares.Arguments
     num_samples: int
 
 
@@ -68,7 +61,7 @@ class Counts:
     """The layers that share their output features."""
     last: str
     """The layer that shares its input features."""
-    layouts: tuple[Layout, ...]
+    layouts: tuple[trial_shares.Layout, ...]
     """The layout of what each of the first layers projects to."""
     per_head: tuple[PerHead, ...] = ()
     """The arguments of which a rank has its own heads."""
@@ -87,10 +80,10 @@ def find_counts(call: Call, *, heads: Heads, shares: Sequence[int], dtype: torch
     trial = Trial(call, tuple(first), last, LIMITS[dtype], heads)
     if any(size % share for size in trial.sizes() for share in shares) or not trial.is_possible():
         return None
-    cut = ((), per_head_arguments(call.named, num_heads=heads[0], num_samples=call.num_samples))
+    cut = ((), trial_shares.per_head_arguments(call.named, num_heads=heads[0], num_samples=call.num_samples))
     names = tuple(_attributes(call.attention, shares))
     features = [out_features(_layer(call, name)) for name in first]
-    for per_head, layouts in itertools.product(dict.fromkeys(cut), layouts_of(features, heads)):
+    for per_head, layouts in itertools.product(dict.fromkeys(cut), trial_shares.layouts_of(features, heads)):
         trial.layouts, trial.per_head = layouts, per_head
         found = list(_smallest(trial, names, shares))
         if found:
@@ -177,7 +170,7 @@ class Trial:
     last: str
     limit: float
     heads: Heads
-    layouts: tuple[Layout, ...] = ()
+    layouts: tuple[trial_shares.Layout, ...] = ()
     per_head: tuple[PerHead, ...] = ()
     replicated: Mapping[str, KvProjection] = field(default_factory=dict)
     """Layers with key/value heads of which several ranks compute the same."""
@@ -292,8 +285,8 @@ class Trial:
         if (projection := self.replicated.get(name)) is not None:
             queries = [(projection.query_width, 1)] if projection.query_width else []
             return [*queries, *((width, share // self.heads[1]) for width in projection.kv_widths)]
-        layout = self.layouts[self.first.index(name)] if self.layouts else BLOCK
-        widths = widths_of(layout, features, self.heads)
+        layout = self.layouts[self.first.index(name)] if self.layouts else trial_shares.BLOCK
+        widths = trial_shares.widths_of(layout, features, self.heads)
         assert widths is not None, "only layouts that fit are tried"
         return [(width, 1) for width in widths]
 

@@ -17,19 +17,13 @@ from zlib import crc32
 import numpy as np
 
 from planc.runtime.cpus import num_cpus
+from planc.runtime.data import tokenizer_folder
 from planc.runtime.data.chat import AnyDocument, Conversation, Templates
 from planc.runtime.data.encoding.client import Fault, Kind, Loading, Tokens
 from planc.runtime.data.encoding.limits import LIMITS, Limits
 from planc.runtime.data.encoding.pool import Batch, Encoders, Store
 from planc.runtime.data.errors import DataError
 from planc.runtime.data.sources import IGNORED_LABEL, Document, TextPair, Words
-from planc.runtime.data.tokenizer_folder import (
-    Files,
-    chat_templates_of,
-    digest_of,
-    is_alone,
-    read_tokenizer_files,
-)
 from planc.runtime.ranks.reads import Reads
 
 
@@ -269,7 +263,7 @@ class TokenizerFiles:
 
     name: str
     digest: str
-    files: Files = field(default_factory=dict)
+    files: tokenizer_folder.Files = field(default_factory=dict)
     end_of_document: str | None = None
     chat_templates: Templates = field(default_factory=dict)
     begin_of_document: str | None = None
@@ -289,7 +283,7 @@ class TokenizerFiles:
         """The libraries that decide the ids, with the files."""
         if self.is_bytes:
             return ()
-        return ("tokenizers",) if is_alone(self.files) else ("tokenizers", "transformers")
+        return ("tokenizers",) if tokenizer_folder.is_alone(self.files) else ("tokenizers", "transformers")
 
     def load(
         self, limits: Limits = LIMITS, *, num_processes: int | None = None, store: Store | None = None
@@ -327,11 +321,11 @@ def read_tokenizer(
     Raises DataError.
     """
     if tokenizer != "bytes":
-        files = read_tokenizer_files(base / tokenizer, name=tokenizer, reads=reads)
+        files = tokenizer_folder.read_tokenizer_files(base / tokenizer, name=tokenizer, reads=reads)
         folder = tokenizer if (base / tokenizer).is_dir() else str(PurePosixPath(tokenizer).parent)
-        templates = chat_templates_of(files, name=folder)
+        templates = tokenizer_folder.chat_templates_of(files, name=folder)
         return TokenizerFiles(
-            tokenizer, digest_of(files), files, end_of_document, templates, begin_of_document
+            tokenizer, tokenizer_folder.digest_of(files), files, end_of_document, templates, begin_of_document
         )
     if end_of_document is not None:
         raise DataError(

@@ -17,17 +17,9 @@ from typing import Any, TextIO
 from planc.outgoing import redactor
 from planc.runtime.checkpoint_format.commit import make_durable
 from planc.runtime.errors import ExitCode, RunError
-from planc.runtime.files import plain_files
+from planc.runtime.files import plain_files, run_files
 from planc.runtime.files.best_effort import BestEffort, Lines, retried
 from planc.runtime.files.plain_files import NotPlainError, TooLargeError
-from planc.runtime.files.run_files import (
-    KEPT_PLANS,
-    LOCK_NAME,
-    METRICS_NAME,
-    PLAN_NAME,
-    STATUS_NAME,
-    set_unusable_aside,
-)
 from planc.runtime.numerics import number
 from planc.runtime.observer import Evaluation, StepMetrics
 from planc.runtime.run_directory.metrics_file import Line, read_lines, sound_lines
@@ -56,7 +48,7 @@ class RunDirectory:
         self.effort = effort or BestEffort()
         self.origin: Mapping[str, Any] | None = None
         """The checkpoint of another run that the run started from."""
-        self._metrics = Lines(path / METRICS_NAME, self.effort)
+        self._metrics = Lines(path / run_files.METRICS_NAME, self.effort)
         self._claimed: TextIO | None = None
 
     def claim(self) -> TextIO:
@@ -71,7 +63,7 @@ class RunDirectory:
 
         def opened() -> TextIO:
             self.path.mkdir(parents=True, exist_ok=True)
-            return plain_files.open_to_overwrite(self.path / LOCK_NAME)
+            return plain_files.open_to_overwrite(self.path / run_files.LOCK_NAME)
 
         try:
             file = retried(opened)
@@ -111,7 +103,7 @@ class RunDirectory:
         """
         import fcntl
 
-        path = self.path / LOCK_NAME
+        path = self.path / run_files.LOCK_NAME
         if plain_files.kind_of(path) != "file":
             return None
         with plain_files.open_to_overwrite(path) as file:
@@ -123,7 +115,7 @@ class RunDirectory:
 
     def free_lock(self) -> tuple[str, ...]:
         """Rename anything but a plain file in the lock's place; return a line that reports it."""
-        path = self.path / LOCK_NAME
+        path = self.path / run_files.LOCK_NAME
 
         def free() -> tuple[str, ...]:
             kind = plain_files.kind_of(path)
@@ -140,7 +132,8 @@ class RunDirectory:
         """Set aside damaged files other than training state, one line each. The directory must be claimed."""
         notes: list[str] = []
         self.effort.attempt(
-            f"set damaged files of {self.path} aside", lambda: notes.extend(set_unusable_aside(self.path))
+            f"set damaged files of {self.path} aside",
+            lambda: notes.extend(run_files.set_unusable_aside(self.path)),
         )
         self.effort.attempt(f"repair {self._metrics.path}", lambda: notes.extend(self._repair_metrics()))
         return tuple(notes)
@@ -151,13 +144,13 @@ class RunDirectory:
         `artifact` gives the plan's text for a file in a folder. `plan.json` is the plan that runs now,
         `plans/` keeps every plan that ran here by its hash: a checkpoint refers to its plan by this hash.
         """
-        kept = self.path / KEPT_PLANS
+        kept = self.path / run_files.KEPT_PLANS
         try:
             # Otherwise a power failure could remove the directory with every checkpoint in it.
             make_durable(self.path)
         except OSError as error:
             raise self._not_writable(error) from error
-        for path in (kept / f"{plan_hash}.json", self.path / PLAN_NAME):
+        for path in (kept / f"{plan_hash}.json", self.path / run_files.PLAN_NAME):
             self.effort.attempt(f"write {path}", partial(_store, path, artifact))
 
     def truncate_metrics(self, *, last_step: int) -> str | None:
@@ -231,13 +224,13 @@ class RunDirectory:
             status["failed_attempts"] = failures
         # A failure's message is whatever was raised, perhaps with a URL that contains a key.
         text = redactor(os.environ)(json.dumps(status, indent=2)) + "\n"
-        path = self.path / STATUS_NAME
+        path = self.path / run_files.STATUS_NAME
         self.effort.attempt(f"write {path}", lambda: replace_text(path, text, is_last=is_last))
 
     def is_left_running(self) -> bool:
         """Whether status.json has the state `running`, or can't be read."""
         try:
-            text = plain_files.read_utf8(self.path / STATUS_NAME, max_bytes=_MAX_STATUS_BYTES)
+            text = plain_files.read_utf8(self.path / run_files.STATUS_NAME, max_bytes=_MAX_STATUS_BYTES)
             status = loads(text)
         except (OSError, ValueError):
             return True

@@ -14,16 +14,7 @@ import torch.distributed as dist
 from planc.graph.graph import Graph
 from planc.graph.op import Op
 from planc.graph.ops import CompareReplicas, Log, NextBatch, ReadGradients
-from planc.runtime.collectives import (
-    SKIP_CHECK,
-    STEP,
-    Differences,
-    Predictions,
-    Sent,
-    describe,
-    differences,
-    differences_of,
-)
+from planc.runtime import collectives
 from planc.runtime.errors import ExitCode, RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.ranks.groups import groups_of
@@ -41,10 +32,10 @@ class FirstStep:
     A rank without a prediction does not count, and still agrees with the others, which may have one.
     """
 
-    def __init__(self, graph: Graph, predicted: Predictions | None) -> None:
+    def __init__(self, graph: Graph, predicted: collectives.Predictions | None) -> None:
         self.predicted = predicted
         self._recorders: dict[str, CollectiveRecorder] = {}
-        self._pending = {STEP, *(op.name for op in graph.step if isinstance(op, _RARE))}
+        self._pending = {collectives.STEP, *(op.name for op in graph.step if isinstance(op, _RARE))}
         """The ops that end a count, until it is compared."""
 
     @property
@@ -55,7 +46,7 @@ class FirstStep:
     @property
     def counts_steps(self) -> bool:
         """Whether no step has been compared yet."""
-        return STEP in self._pending
+        return collectives.STEP in self._pending
 
     def counting(self, op: Op, position: Position) -> contextlib.AbstractContextManager[object]:
         """The context in which an op of a step is executed."""
@@ -82,10 +73,10 @@ class FirstStep:
             return
         self._pending.remove(op.name)
         rank = run.launch.rank
-        own = Differences(rank, (), ())
+        own = collectives.Differences(rank, (), ())
         sent = self._sent(run, op)
         if self.predicted is not None:
-            own = differences(rank, self.predicted.get(op.name, {}), sent)
+            own = collectives.differences(rank, self.predicted.get(op.name, {}), sent)
         is_different = torch.tensor(int(own.in_number != () or own.in_size != ()), device=run.device)
         dist.all_reduce(is_different, op=dist.ReduceOp.MAX)
         if not is_different.item():
@@ -93,16 +84,19 @@ class FirstStep:
         found = [(rank, own.data())]
         if run.statements is not None:
             found = run.statements.gather(f"collectives/{op.name}/{position.step}", own.data())
-        text = describe(differences_of(*one) for one in found) or "another rank sent others"
+        text = (
+            collectives.describe(collectives.differences_of(*one) for one in found)
+            or "another rank sent others"
+        )
         raise RunError(
             f"step {position.step} did not send the collectives that its graph predicts: {text}",
             code=ExitCode.INTERNAL,
             help="unless the model's own code communicates, this is a bug in planc: report it with the plan "
-            f"and what `planc check --deep` finds; {SKIP_CHECK} trains without this check",
+            f"and what `planc check --deep` finds; {collectives.SKIP_CHECK} trains without this check",
             span=run.graph.init_mesh.span,
         )
 
-    def _sent(self, run: Run, ending: Op) -> Sent:
+    def _sent(self, run: Run, ending: Op) -> collectives.Sent:
         """This rank's collectives in groups of several ranks, of the count that an op ends.
 
         A step's count is without the ops that have a count of their own, which may come before its end.
