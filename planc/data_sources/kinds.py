@@ -79,20 +79,10 @@ class JsonLinesSource(SourceKind):
 
 
 @record
-class HfDatasetSource(SourceKind):
-    """Local files and dataset directories; each record's `field` is a document.
-
-    `patterns` are globs of files relative to a base directory, directories, or one `hf://datasets/...`.
-    `split` is a split or a part of one, as `datasets` writes it; `subset` is a configuration of a directory.
-    """
+class Rows(SourceKind):
+    """A kind that reads rows of the files of `patterns`, or of a dataset on the Hub."""
 
     patterns: tuple[str, ...]
-    field: str = "text"
-    split: str = "train"
-    subset: str | None = None
-    kind: Literal["hf_dataset"] = field_of(default="hf_dataset", kw_only=True)
-    libraries: ClassVar[tuple[str, ...]] = ("datasets", "pyarrow")
-    fingerprint_order: ClassVar[tuple[str, ...]] = ("field", "patterns", "split", "subset")
 
     @property
     def hub(self) -> HubDataset | None:
@@ -100,7 +90,23 @@ class HfDatasetSource(SourceKind):
 
 
 @record
-class ChatSource(SourceKind):
+class HfDatasetSource(Rows):
+    """Local files and dataset directories; each record's `field` is a document.
+
+    `patterns` are globs of files relative to a base directory, directories, or one `hf://datasets/...`.
+    `split` is a split or a part of one, as `datasets` writes it; `subset` is a configuration of a directory.
+    """
+
+    field: str = "text"
+    split: str = "train"
+    subset: str | None = None
+    kind: Literal["hf_dataset"] = field_of(default="hf_dataset", kw_only=True)
+    libraries: ClassVar[tuple[str, ...]] = ("datasets", "pyarrow")
+    fingerprint_order: ClassVar[tuple[str, ...]] = ("field", "patterns", "split", "subset")
+
+
+@record
+class ChatSource(Rows):
     """Records of conversations: messages, each with a role and a content, or a prompt and its completion.
 
     `field` is the key of the messages; None for `messages`, `conversations`, or `prompt` and `completion`,
@@ -113,7 +119,6 @@ class ChatSource(SourceKind):
     `split` and `subset` are those of a HfDatasetSource.
     """
 
-    patterns: tuple[str, ...]
     field: str | None = None
     train_on: TrainOn = "answers"
     thinking: Thinking = "last"
@@ -129,10 +134,6 @@ class ChatSource(SourceKind):
         *("field", "train_on", "train_on_end_of_turn", "thinking", "template", "date", "ignore"),
         *("patterns", "split", "subset"),
     )
-
-    @property
-    def hub(self) -> HubDataset | None:
-        return HubDataset.of(self.patterns)
 
     @property
     def trains_ends(self) -> bool | None:
@@ -151,14 +152,13 @@ class ImageChatSource(ChatSource):
 
 
 @record
-class PairsSource(SourceKind):
+class PairsSource(Rows):
     """Records of a prompt with two answers, `chosen` and `rejected`: texts, or lists of messages.
 
     Each is two documents in a row: the prompt with the chosen answer, then with the rejected one. Only the
     answers are trained on. The arguments are those of a ChatSource.
     """
 
-    patterns: tuple[str, ...]
     template: str = "auto"
     date: str | None = None
     ignore: tuple[str, ...] = ()
@@ -167,20 +167,15 @@ class PairsSource(SourceKind):
     kind: Literal["pairs"] = field_of(default="pairs", kw_only=True)
     libraries: ClassVar[tuple[str, ...]] = ("jinja2",)
 
-    @property
-    def hub(self) -> HubDataset | None:
-        return HubDataset.of(self.patterns)
-
 
 @record
-class LabeledSource(SourceKind):
+class LabeledSource(Rows):
     """Records of a text and the number of its class, below `num_labels`, or one of the classes' `names`.
 
     With `by_word` a text is a list of words, and has a list of their classes. With `pair`, the key of a
     second text, both have one class. `patterns`, `split` and `subset` are those of a HfDatasetSource.
     """
 
-    patterns: tuple[str, ...]
     num_labels: int
     names: tuple[str, ...] = ()
     field: str = "text"
@@ -192,20 +187,15 @@ class LabeledSource(SourceKind):
     kind: Literal["labeled"] = field_of(default="labeled", kw_only=True)
     libraries: ClassVar[tuple[str, ...]] = ("datasets", "pyarrow")
 
-    @property
-    def hub(self) -> HubDataset | None:
-        return HubDataset.of(self.patterns)
-
 
 @record
-class MatchedSource(SourceKind):
+class MatchedSource(Rows):
     """Records of two texts that belong together. Each is two documents in a row, the query
     and its positive.
 
     `patterns`, `split` and `subset` are those of a HfDatasetSource.
     """
 
-    patterns: tuple[str, ...]
     query: str = "query"
     positive: str = "positive"
     ignore: tuple[str, ...] = ()
@@ -214,19 +204,14 @@ class MatchedSource(SourceKind):
     kind: Literal["matched"] = field_of(default="matched", kw_only=True)
     libraries: ClassVar[tuple[str, ...]] = ("datasets", "pyarrow")
 
-    @property
-    def hub(self) -> HubDataset | None:
-        return HubDataset.of(self.patterns)
-
 
 @record
-class MappedSource(SourceKind):
+class MappedSource(Rows):
     """Records of an input and its target, both texts. Each is two documents in a row.
 
     `patterns`, `split` and `subset` are those of a HfDatasetSource.
     """
 
-    patterns: tuple[str, ...]
     input: str = "input"
     target: str = "target"
     ignore: tuple[str, ...] = ()
@@ -234,10 +219,6 @@ class MappedSource(SourceKind):
     subset: str | None = None
     kind: Literal["mapped"] = field_of(default="mapped", kw_only=True)
     libraries: ClassVar[tuple[str, ...]] = ("datasets", "pyarrow")
-
-    @property
-    def hub(self) -> HubDataset | None:
-        return HubDataset.of(self.patterns)
 
 
 @record

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
+from planc.estimate.activations import weight_width
 from planc.estimate.flops import computes_logits_twice
 from planc.estimate.loss import logits_shape
 from planc.estimate.rank_work import RankWork
@@ -90,7 +91,7 @@ def _costs(work: RankWork) -> Iterator[tuple[str, int, _Cost]]:
         is_compiled = module.fqn in work.fused
         if module.kind is Kind.NORM:
             is_fused = is_compiled or module.class_name in ("LayerNorm", "RMSNorm")
-            yield module.fqn, stream * _width(module), _FUSED_NORM if is_fused else _NORM
+            yield module.fqn, stream * weight_width(module), _FUSED_NORM if is_fused else _NORM
         elif module.is_linear:
             yield module.fqn, 0, _LINEAR
             inside = any(name in attentions for name in ancestors(module.fqn))
@@ -121,10 +122,6 @@ def _sums_of_chunks(work: RankWork) -> int:
 
 def _stream_tokens(work: RankWork) -> int:
     return -(-work.num_tokens // work.tp) if work.divides_sequence else work.num_tokens
-
-
-def _width(module: Module) -> int:
-    return sum(parameter.num_elements for parameter in module.parameters if parameter.name == "weight")
 
 
 def _before(work: RankWork, module: Module, *, is_compiled: bool) -> _Cost | None:

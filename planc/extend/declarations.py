@@ -158,12 +158,12 @@ class _Reader:
         called = f"{name}({', '.join((*own, *passes, '*, ...'))})"
         if len(by_position) != len(passes) or arguments.vararg or arguments.kwarg:
             passed = _listed(passes) if passes else "nothing"
-            text = f"{_article(kind.word)} {kind.word} takes {passed} by position, and all others by name"
+            text = f"{kind.noun} takes {passed} by position, and all others by name"
             self._report(target, text, f"write `def {called}`")
             return None
         names = [argument.arg for argument in arguments.kwonlyargs]
         if missing := [name for name in kind.needs if name not in names]:
-            text = f"{_article(kind.word)} {kind.word} takes `{missing[0]}` by name"
+            text = f"{kind.noun} takes `{missing[0]}` by name"
             listed = ", ".join((*passes, "*", missing[0], "..."))
             self._report(target, text, f"write `def {target.name}({listed})`")
             return None
@@ -226,10 +226,6 @@ def _takes_one(method: ast.FunctionDef) -> bool:
     needed = by_position - len(arguments.defaults)
     is_fit = needed <= 2 and (by_position >= 2 or arguments.vararg is not None)
     return bool(method.decorator_list) or (is_fit and None not in arguments.kw_defaults)
-
-
-def _article(word: str) -> str:
-    return "an" if word[0] in "aeiou" else "a"
 
 
 def _by_name(arguments: ast.arguments, *, without: Sequence[str]) -> Iterator[Parameter]:

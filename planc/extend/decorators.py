@@ -38,6 +38,11 @@ class Kind:
     methods: tuple[str, ...] = ()
     """The methods that planc calls, of a kind that can be a class: its `__init__` takes the plan's values."""
 
+    @property
+    def noun(self) -> str:
+        """`a loss`, `an optimizer`."""
+        return f"{'an' if self.word[0] in 'aeiou' else 'a'} {self.word}"
+
 
 def mark(kind: Kind, target: Code, name: str) -> Code:
     """`target`, with the note that a run looks for."""

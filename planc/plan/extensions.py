@@ -88,7 +88,7 @@ class OrExtension:
             return self._own(name, arguments, registered[name.text], scope)
         if registered and name.text not in self.inner.cases:
             candidates = (*self.inner.cases, *registered)
-            text = f"`{name.text}` is not {_article(self.kind.word)} {self.kind.word}"
+            text = f"`{name.text}` is not {self.kind.noun}"
             scope.unknown(codes.UNKNOWN_ACTION, name, candidates, text=text)
             return None
         return self.inner.convert(value, scope)
@@ -210,7 +210,3 @@ def report_unused_code(scope: Scope) -> None:
             ]
             text, help = f"the plan uses nothing of `{file}`", f"use `{names[0]}`, or remove this line"
             scope.report(codes.UNUSED_EXTENSION, registered.statement.span, text, help=help)
-
-
-def _article(word: str) -> str:
-    return "an" if word[0] in "aeiou" else "a"

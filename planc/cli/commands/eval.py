@@ -150,7 +150,7 @@ def _source(text: str, training: ops.OpenData) -> tuple[Source, Span]:
 
     RunError if it is none, or if only one of it and the training data has classes, or pairs to match.
     """
-    given, problems, file = _given_source(text, name="--data")
+    given, problems, file = _given_source(text)
     if given is None:
         raise RunError(HumanRenderer({file.name: file}).render(problems).rstrip())
     task: AnyTask = CausalLm()
@@ -215,13 +215,13 @@ def _perplexity(loss: float) -> float | None:
 _PREFIX = "data.source="
 
 
-def _given_source(text: str, *, name: str) -> tuple[AnySource | None, tuple[Diagnostic, ...], SourceFile]:
-    """The source of a text that `name` gave, what is wrong with it, and the source that findings point into.
+def _given_source(text: str) -> tuple[AnySource | None, tuple[Diagnostic, ...], SourceFile]:
+    """The source of the text of `--data`, what is wrong with it, and the source that findings point into.
 
     A text without a call is the path of files, whose suffix names the call.
     """
     written = text if "(" in text else source_call(text)
-    file = SourceFile(name, f"{_PREFIX}{written}")
+    file = SourceFile("--data", f"{_PREFIX}{written}")
     assignment, problems = parse_assignment(file)
     if assignment is None:
         return None, problems, file

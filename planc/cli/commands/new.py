@@ -16,7 +16,7 @@ from planc.cli.support.deep import read_data
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError, needs
 from planc.cli.support.first_notes import ask, can_ask, findings_by_flag, missing_files, scarce_data
 from planc.cli.support.next_commands import next_commands
-from planc.cli.support.options import unknown_device
+from planc.cli.support.options import positive_number, unknown_device
 from planc.cli.support.purposes import LISTED, purpose_of, require_task
 from planc.cli.support.spinner import spinner
 from planc.cli.support.terminal import write_view
@@ -66,9 +66,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="MODEL",
         help="a model directory, hf://org/name@commit, or a shipped model",
     )
-    parser.add_argument("--gpus", type=_count, metavar="N", help="number of devices")
+    parser.add_argument("--gpus", type=positive_number, metavar="N", help="number of devices")
     parser.add_argument("--gpu", metavar="NAME", help=f"their kind: {', '.join((*DEVICES, _CPU))}")
-    parser.add_argument("--nodes", type=_count, metavar="N", help="nodes that the devices are in")
+    parser.add_argument("--nodes", type=positive_number, metavar="N", help="nodes that the devices are in")
     parser.add_argument(
         "--for",
         dest="purpose",
@@ -80,9 +80,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--data", metavar="FILES", help="text, JSON-lines or parquet files, as a glob in quotes"
     )
-    parser.add_argument("--sequence-length", type=_count, metavar="N", help="tokens of a sequence")
-    parser.add_argument("--tokens-per-step", type=_count, metavar="N", help="tokens of a step")
-    parser.add_argument("--steps", type=_count, metavar="N", help="optimizer steps")
+    parser.add_argument("--sequence-length", type=positive_number, metavar="N", help="tokens of a sequence")
+    parser.add_argument("--tokens-per-step", type=positive_number, metavar="N", help="tokens of a step")
+    parser.add_argument("--steps", type=positive_number, metavar="N", help="optimizer steps")
     parser.add_argument(
         "-y", "--yes", action="store_true", help="take the defaults of all options that are not given"
     )
@@ -95,12 +95,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="NAME",
         help="list the plans that ship with planc, or write the one of this name",
     )
-
-
-def _count(text: str) -> int:
-    if not text.replace("_", "").isdecimal() or int(text) < 1:
-        raise ArgumentTypeError(f"`{text}` is not a positive number")
-    return int(text)
 
 
 def _purpose(text: str) -> str:
@@ -237,7 +231,7 @@ def _take(arguments: Namespace, name: str, answer: str) -> None:
     value: object = answer
     if name == "gpus":
         try:
-            value = _count(answer)
+            value = positive_number(answer)
         except ArgumentTypeError as error:
             raise ValueError(str(error)) from None
     elif name == "gpu":

@@ -58,17 +58,24 @@ _PEAKS = ("peak_flops", "memory_bandwidth", "link_bandwidth", "nic_bandwidth")
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("plan", metavar="PLAN_OR_MODEL", help="a .plan file, or a model directory", type=Path)
-    parser.add_argument("--gpus", type=_count, required=True, metavar="N", help="number of devices")
+    parser.add_argument(
+        "--gpus", type=options.positive_number, required=True, metavar="N", help="number of devices"
+    )
     options.add_set_argument(parser)
     options.add_run_extensions_argument(parser)
     options.add_gpu_argument(parser)
-    parser.add_argument("--nodes", type=_count, metavar="N", help="nodes that the devices are in")
     parser.add_argument(
-        "--tokens-per-step", type=_count, metavar="N", help="tokens of a step (default: those of the plan)"
+        "--nodes", type=options.positive_number, metavar="N", help="nodes that the devices are in"
+    )
+    parser.add_argument(
+        "--tokens-per-step",
+        type=options.positive_number,
+        metavar="N",
+        help="tokens of a step (default: those of the plan)",
     )
     parser.add_argument(
         "--sequence-length",
-        type=_count,
+        type=options.positive_number,
         metavar="N",
         help="for a model: tokens of a sequence (default: 4096)",
     )
@@ -87,18 +94,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--pick",
-        type=_count,
+        type=options.positive_number,
         default=1,
         metavar="N",
         help="the number in the table that -o writes (default: 1)",
     )
     options.add_output_format_argument(parser)
-
-
-def _count(text: str) -> int:
-    if not text.replace("_", "").isdecimal() or int(text) < 1:
-        raise ArgumentTypeError(f"`{text}` is not a positive number")
-    return int(text)
 
 
 def _percent(text: str) -> int:

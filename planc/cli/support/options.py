@@ -97,6 +97,13 @@ def add_run_extensions_argument(parser: ArgumentParser) -> None:
     )
 
 
+def positive_number(text: str) -> int:
+    """The number of 1 or more that an option gives."""
+    if not text.replace("_", "").isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"`{text}` is not a positive number")
+    return int(text)
+
+
 def _gpu(text: str) -> str:
     """The setting of a device. A name that no plan could write is refused here, where the flag is named."""
     if "(" not in text and not re.fullmatch(r"\w+", text):

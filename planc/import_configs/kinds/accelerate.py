@@ -66,11 +66,10 @@ FSDP_ROWS = (
 """The rows of a table of FSDP's options, without the prefix `fsdp_` of accelerate."""
 
 
-def prefixed(prefix: str) -> tuple[Row, ...]:
-    """FSDP's rows below a key, with and without their own prefix."""
-    plain = tuple((row, f"{prefix}.{row.key}") for row in FSDP_ROWS)
-    own = tuple((row, f"{prefix}.fsdp_{row.key}") for row in FSDP_ROWS)
-    return tuple(replace(row, key=key) for row, key in (*plain, *own))
+OWN_FSDP_ROWS = tuple(
+    replace(row, key=f"fsdp_config.{prefix}{row.key}") for prefix in ("", "fsdp_") for row in FSDP_ROWS
+)
+"""FSDP's rows below accelerate's key, with and without their own prefix."""
 
 
 DEGREES = (
@@ -115,7 +114,7 @@ _ROWS = (
     Row("gradient_accumulation_steps", facts.ACCUMULATION),
     Row("gradient_clipping", facts.CLIP),
     Row("use_cpu", facts.BACKEND, read=_cpu),
-    *prefixed("fsdp_config"),
+    *OWN_FSDP_ROWS,
     *(
         replace(row, key=f"parallelism_config.{prefix}{row.key}")
         for prefix in ("parallelism_config_", "")
@@ -152,11 +151,11 @@ _ROWS = (
 )
 
 
-def fsdp_faults(leaves: Mapping[str, Leaf], *, prefix: str) -> Iterator[Note]:
+def fsdp_faults(leaves: Mapping[str, Leaf]) -> Iterator[Note]:
     """Report values that can't be right in a table of FSDP's options."""
 
     def option(name: str) -> Leaf | None:
-        return leaves.get(f"{prefix}.fsdp_{name}") or leaves.get(f"{prefix}.{name}")
+        return leaves.get(f"fsdp_config.fsdp_{name}") or leaves.get(f"fsdp_config.{name}")
 
     wrap = option("auto_wrap_policy")
     if wrap is not None and wrap.value == "NO_WRAP":
@@ -176,7 +175,7 @@ def fsdp_faults(leaves: Mapping[str, Leaf], *, prefix: str) -> Iterator[Note]:
 
 
 def _faults(leaves: Mapping[str, Leaf]) -> Iterator[Note]:
-    yield from fsdp_faults(leaves, prefix="fsdp_config")
+    yield from fsdp_faults(leaves)
     kind = leaves.get("distributed_type")
     word = str(kind.value).upper() if kind is not None else ""
     if word not in ("", "FSDP"):

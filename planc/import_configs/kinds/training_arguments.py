@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from planc.import_configs import facts, readers
 from planc.import_configs.kind import Kind, Note, Row, under, wrong
 from planc.import_configs.kinds import reasons as why
-from planc.import_configs.kinds.accelerate import DEGREES, HANDLERS, fsdp_faults, prefixed
+from planc.import_configs.kinds.accelerate import DEGREES, HANDLERS, OWN_FSDP_ROWS, fsdp_faults
 from planc.import_configs.kinds.deepspeed import DEEPSPEED_ROWS, deepspeed_faults
 from planc.import_configs.leaves import Leaf, Value, written
 from planc.import_configs.readers import Idle, Unread
@@ -130,7 +130,7 @@ ARGUMENT_ROWS = (
     Row("fsdp", facts.STRATEGY, read=_sharding),
     Row("fsdp_min_num_params", reason=why.UNITS, harmless=(0,)),
     Row("fsdp_transformer_layer_cls_to_wrap", reason=why.UNITS),
-    *prefixed("fsdp_config"),
+    *OWN_FSDP_ROWS,
     *(Row(f"fsdp_config.{key}", reason=why.FSDP2) for key in ("xla", "xla_fsdp_v2", "xla_fsdp_grad_ckpt")),
     Row("fsdp_config.xla_fsdp_settings.**", reason=why.FSDP2),
     Row("deepspeed", facts.ZERO_STAGE, read=_deepspeed, names="deepspeed"),
@@ -176,7 +176,7 @@ def argument_faults(leaves: Mapping[str, Leaf]) -> Iterator[Note]:
     zero = next((leaf for key, leaf in leaves.items() if key.startswith("deepspeed")), None)
     if zero is not None and zero.value and sharded is not None and sharded.value not in ((), "", None, False):
         yield wrong(zero, f"`fsdp` in line {sharded.line} and DeepSpeed can't both shard the model")
-    yield from fsdp_faults(leaves, prefix="fsdp_config")
+    yield from fsdp_faults(leaves)
     yield from deepspeed_faults(leaves, prefix="deepspeed.")
 
 

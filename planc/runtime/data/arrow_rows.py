@@ -24,20 +24,18 @@ def library(name: str) -> Any:
     return datasets
 
 
-def arrow_rows(path: Path, *, name: str, table: str, first: int = 0) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each row from row `first` on, and its file:row, counted from 1. Raises DataError."""
+def arrow_rows(path: Path, *, name: str, table: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each row, and its file:row, counted from 1. Raises DataError."""
     datasets = library(name)
     start = 0
     try:
         for batch in _batches(path, table=table):
-            end = start + len(batch)
-            if end > first:
-                # A name of its own, because hashing a table for one takes as long as reading it.
-                table_of = datasets.table.InMemoryTable(batch)
-                rows = undecoded(datasets.Dataset(table_of, fingerprint="rows"), datasets)
-                for number in range(max(start, first), end):
-                    yield f"{name}:{number + 1}", rows[number - start]
-            start = end
+            # A name of its own, because hashing a table for one takes as long as reading it.
+            table_of = datasets.table.InMemoryTable(batch)
+            rows = undecoded(datasets.Dataset(table_of, fingerprint="rows"), datasets)
+            for number in range(len(batch)):
+                yield f"{name}:{start + number + 1}", rows[number]
+            start += len(batch)
     # The library raises the errors of its readers, of many kinds.
     except STOPS:
         raise

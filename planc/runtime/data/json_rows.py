@@ -141,12 +141,12 @@ class _Text:
     def origin(self) -> str:
         return f"{self._name}:{self.line}"
 
-    def skip(self, signs: str = "") -> str:
-        """The next character after white space and `signs`; empty at the end of the file."""
+    def skip(self) -> str:
+        """The next character after white space; empty at the end of the file."""
         while True:
             while self.place < len(self.text):
                 sign = self.text[self.place]
-                if sign not in _SPACE and sign not in signs:
+                if sign not in _SPACE:
                     return sign
                 self.line += sign == "\n"
                 self.place += 1

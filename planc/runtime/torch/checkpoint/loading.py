@@ -24,7 +24,7 @@ from planc.runtime.checkpoint_format.verify import (
 from planc.runtime.torch.agreement.texts import rank, world_size
 from planc.runtime.torch.checkpoint.agreement import from_coordinator, require_on_all
 from planc.runtime.torch.checkpoint.chunks import ChunkReader, copy_common, is_overlap
-from planc.runtime.torch.checkpoint.planning import Blocks, local
+from planc.runtime.torch.checkpoint.planning import Blocks
 from planc.runtime.torch.checkpoint.saving import as_bytes
 from planc.runtime.torch.checkpoint.tensors import (
     TrainingState,
@@ -36,6 +36,7 @@ from planc.runtime.torch.checkpoint.tensors import (
     outline_of_all_stages,
     refuse_misfit,
 )
+from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.parallel.packing import Packing
 
 _MAX_LISTED = 20
@@ -107,7 +108,9 @@ class _Filling:
     def __init__(self, tensors: Mapping[str, Tensor], *, packings: Mapping[str, Packing]) -> None:
         blocks = Blocks(packings)
         self._targets = {
-            name: tuple((block.box, local(tensor).detach()[block.held]) for block in blocks.of(name, tensor))
+            name: tuple(
+                (block.box, local_of(tensor).detach()[block.held]) for block in blocks.of(name, tensor)
+            )
             for name, tensor in tensors.items()
         }
         self._taken: set[tuple[str, Box]] = set()

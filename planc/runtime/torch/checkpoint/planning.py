@@ -27,6 +27,7 @@ from planc.runtime.torch.agreement.texts import gather, rank
 from planc.runtime.torch.checkpoint.agreement import through_coordinator
 from planc.runtime.torch.checkpoint.tensors import element_type
 from planc.runtime.torch.parallel.blocks import Slices, blocks
+from planc.runtime.torch.parallel.local_parts import local_of
 from planc.runtime.torch.parallel.packing import Packing
 
 MIN_SHARE_BYTES = 16 * 2**20
@@ -55,7 +56,7 @@ class SavePlan:
         """This rank's chunks, in the order of its file, sharing the tensors' storage."""
         assert _outline(tensors) == self.outline, "the tensors are not those that the plan was made for"
         for chunk, held in zip(self.chunks, self.held, strict=True):
-            yield local(tensors[chunk.tensor]).detach()[held]
+            yield local_of(tensors[chunk.tensor]).detach()[held]
 
 
 def plan_save(
@@ -110,11 +111,6 @@ class Blocks:
         if key not in self._found:
             self._found[key] = tuple(_blocks(tensor, packing))
         return self._found[key]
-
-
-def local(tensor: Tensor) -> Tensor:
-    """Return this rank's shard of a tensor; a plain tensor itself."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +289,7 @@ def _blocks(tensor: Tensor, packing: Packing | None) -> Iterator[Block]:
 
 
 def _outline(tensors: Mapping[str, Tensor]) -> dict[str, object]:
-    return {name: (tensor.dtype, tuple(local(tensor).shape)) for name, tensor in tensors.items()}
+    return {name: (tensor.dtype, tuple(local_of(tensor).shape)) for name, tensor in tensors.items()}
 
 
 def _whole(tensor: Tensor) -> Slices:
