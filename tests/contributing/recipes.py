@@ -114,7 +114,7 @@ COLUMNS = Style(
                 "from planc.styles.modules",
                 "from planc.styles.columns import COLUMNS\nfrom planc.styles.modules",
             ),
-            ("    COLWISE,\n", "    COLWISE,\n    COLUMNS,\n"),
+            ("= (\n    COLWISE,\n", "= (\n    COLWISE,\n    COLUMNS,\n"),
         )
     },
 )
@@ -143,7 +143,9 @@ class StepSchedule(Op):""",
         "planc/runtime/torch/training/optimizer.py": (
             (
                 "def step_schedule(",
-                """def round_weights(run: Run, op: RoundWeights, weights: Weights, update: Update) -> None:
+                """def round_weights(
+    run: Run, op: ops.RoundWeights, weights: Weights, update: Update
+) -> None:
     with torch.no_grad():
         for parameter in weights.parameters.values():
             parameter.div_(op.unit).round_().mul_(op.unit)
@@ -151,7 +153,6 @@ class StepSchedule(Op):""",
 
 def step_schedule(""",
             ),
-            ("    BuildSchedule,\n", "    BuildSchedule,\n    RoundWeights,\n"),
         ),
         "planc/runtime/torch/handlers.py": (
             (
@@ -162,10 +163,9 @@ def step_schedule(""",
         ),
         "planc/lower/lower.py": (
             (
-                "    yield StepSchedule(",
-                "    yield RoundWeights(unit=0.25)\n    yield StepSchedule(",
+                "    yield ops.StepSchedule(",
+                "    yield ops.RoundWeights(unit=0.25)\n    yield ops.StepSchedule(",
             ),
-            ("    ReduceMetrics,\n", "    ReduceMetrics,\n    RoundWeights,\n"),
         ),
     },
 )
@@ -270,17 +270,16 @@ class JsonLines:""",
         ),
         "planc/runtime/data/documents.py": (
             (
-                "    match source:\n        case ChatSource():",
+                "    match source:\n        case kinds.ChatSource():",
                 """    match source:
-        case LinesSource(patterns):
+        case kinds.LinesSource(patterns):
             return (
                 Document(f"{name}:{number}", line, len(line.encode()))
                 for name in matched_files(patterns, base=base)
                 for number, line in enumerate((base / name).read_text().splitlines(), 1)
             )
-        case ChatSource():""",
+        case kinds.ChatSource():""",
             ),
-            ("    JsonLinesSource,\n    Labeled", "    JsonLinesSource,\n    LinesSource,\n    Labeled"),
             (
                 "from planc.runtime.data.records",
                 "from planc.runtime.data.files import matched_files\nfrom planc.runtime.data.records",
