@@ -17,7 +17,7 @@ from planc.runtime.rehearsal.findings import Measured, Rehearsal, SegmentPeak, S
 from planc.strict_json import loads
 from planc.vocab import MeshDim
 
-_FORMAT = 3
+_FORMAT = 4
 
 
 def load(graph: Graph, *, cache_dir: Path) -> Rehearsal | None:

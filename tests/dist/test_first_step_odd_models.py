@@ -10,6 +10,7 @@ sequence, and Zamba's attention two hidden states. DiffLlama's attention calls i
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
@@ -18,6 +19,9 @@ import pytest
 
 from planc.api import check_source
 from planc.graph.graph import Graph
+from planc.graph.ops import CompileModules
+from planc.runtime.compilers import unusable_inductor
+from planc.runtime.rehearsal.rehearse import rehearse
 from planc.source import SourceFile
 from tests.dist.first_steps import run_compared
 from tests.inventories import save_inventory
@@ -38,6 +42,7 @@ ARCHITECTURES = {
     "llama4_text": "Llama4ForCausalLM",
     "prophetnet": "ProphetNetForCausalLM",
     "qwen2_moe": "Qwen2MoeForCausalLM",
+    "recurrent_gemma": "RecurrentGemmaForCausalLM",
     "zamba": "ZambaForCausalLM",
     "zaya": "ZayaForCausalLM",
 }
@@ -49,6 +54,7 @@ LAYERS = {
     "prophetnet": "prophetnet.decoder.layers",
 }
 EAGER = ("deepseek_v32", "falcon", "llama4_text", "prophetnet")
+BUILDS = pytest.mark.skipif(unusable_inductor("cpu", os.environ) is not None, reason="inductor can't build")
 DROPOUT = {"resid_pdrop": 0.1, "attn_pdrop": 0.0, "hidden_dropout": 0.1, "attention_dropout": 0.0}
 _SEQUENCES = "auto(solve, sequence_parallel = true)"
 _PLAN = """\
@@ -111,6 +117,7 @@ def test_layers_send_what_is_predicted(name: str, mode: str, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=BUILDS)])
 @pytest.mark.parametrize(
     ("name", "rules"),
     [
@@ -121,12 +128,41 @@ def test_layers_send_what_is_predicted(name: str, mode: str, tmp_path: Path) -> 
         *product(("hrm_text", "zamba", "zaya"), ("auto(solve)",)),
     ],
 )
-def test_compiled_layers_send_again_what_backward_reads(name: str, rules: str, tmp_path: Path) -> None:
+def test_compiled_layers_send_again_what_backward_reads(
+    name: str, rules: str, backend: str, tmp_path: Path
+) -> None:
     """Outputs that are only added, or dropped, are not read: compiled code leaves out their second sum."""
-    compiled = f'compile {{\n  backend = aot_eager\n  "{LAYERS.get(name, "model.layers")}.*" -> region'
+    compiled = f'compile {{\n  backend = {backend}\n  "{LAYERS.get(name, "model.layers")}.*" -> region'
     rules = f"{rules}\n}}\n{compiled}"
     graph = graph_of(name, "full", folder=tmp_path, rules=rules, dropout=name == "gpt2")
     assert_as_predicted(graph, name, tmp_path)
+
+
+@pytest.mark.slow
+def test_layers_that_keep_their_state_are_compiled_in_parts(tmp_path: Path) -> None:
+    """RecurrentGemma's layers write to themselves: where they are recomputed, torch.compile refuses that."""
+    compiled = 'compile {\n  backend = aot_eager\n  fullgraph = false\n  "model.layers.*" -> region'
+    rules = f"auto(solve)\n}}\n{compiled}"
+    graph = graph_of("recurrent_gemma", "full", folder=tmp_path, rules=rules)
+    assert_as_predicted(graph, "recurrent_gemma", tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "reason"), [("recurrent_gemma", "Unsafe side effect"), ("gemma3n_text", "modified inplace")]
+)
+def test_a_rehearsal_refuses_layers_that_torch_does_not_compile(
+    name: str, reason: str, tmp_path: Path
+) -> None:
+    """Gemma 3n's layers write to their weights, which compiled code has as views."""
+    compiled = 'compile {\n  "model.layers.*" -> region'
+    graph = graph_of(name, "full", folder=tmp_path, rules=f"auto(solve)\n}}\n{compiled}")
+    rehearsal = rehearse(graph, base=tmp_path)
+    (failure,) = rehearsal.failures
+    assert failure.span == next(op.span for op in graph.setup if isinstance(op, CompileModules))
+    assert reason in failure.message
+    assert failure.help == "the rehearsal passes without `compile`: compile other modules, or none"
+    assert rehearsal.measured is not None
 
 
 @pytest.mark.slow
@@ -139,10 +175,11 @@ def test_logits_of_a_vocabulary_that_does_not_divide_are_scattered_as_predicted(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=BUILDS)])
 @pytest.mark.parametrize("name", ["cohere", "gpt_neox"])
-def test_compiled_layers_gather_what_two_modules_read_once(name: str, tmp_path: Path) -> None:
+def test_compiled_layers_gather_what_two_modules_read_once(name: str, backend: str, tmp_path: Path) -> None:
     """So do they the gradient of two outputs that are added."""
-    compiled = f'compile {{\n  backend = aot_eager\n  "{LAYERS.get(name, "model.layers")}.*" -> region\n}}'
+    compiled = f'compile {{\n  backend = {backend}\n  "{LAYERS.get(name, "model.layers")}.*" -> region\n}}'
     blocks = f"mesh {{\n  tp = 2\n}}\ntensor_parallel on tp {{\n  {_SEQUENCES}\n}}\n{compiled}"
     assert_as_predicted(graph_with(blocks, name, folder=tmp_path), name, tmp_path)
 

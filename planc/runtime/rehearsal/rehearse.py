@@ -19,6 +19,8 @@ from planc.runtime.torch.weights.adapters import attach
 from planc.runtime.torch.weights.build import meta_model
 from planc.vocab import MeshDim, sharded_lengths
 
+_COMPILED_HELP = "the rehearsal passes without `compile`: compile other modules, or none"
+
 
 def rehearse(
     graph: Graph, *, base: Path, measured_stage: int = 0, report: Callable[[str], None] = lambda text: None
@@ -55,7 +57,8 @@ def rehearse(
             try:
                 if rank == to_measure:
                     run = stack if pipeline is None else Stack(())
-                    measured = _measure(graph, plain, run, base=base, rank=rank, report=report)
+                    measured, uncompiled = _measure(graph, plain, run, base=base, rank=rank)
+                    failures.extend(uncompiled)
                 else:
                     rehearse_rank(plain, rank, base=base, dropped=stack.all_but_one_of_each())
             except RunError as error:
@@ -68,17 +71,20 @@ def rehearse(
 
 
 def _measure(
-    graph: Graph, plain: Graph, stack: Stack, *, base: Path, rank: int, report: Callable[[str], None]
-) -> Measured:
-    """Measure what a rank sends and holds; not compiled, if compiled code can't be traced on fake tensors."""
+    graph: Graph, plain: Graph, stack: Stack, *, base: Path, rank: int
+) -> tuple[Measured, tuple[Failure, ...]]:
+    """Measure what a rank sends and holds; as if nothing were compiled, if only the compiled modules fail.
+
+    `plain` is the graph without them. Their failure is returned, at the line that has them compiled.
+    """
     try:
-        return measure(graph, stack, base=base, rank=rank)
+        return measure(graph, stack, base=base, rank=rank), ()
     except RunError as error:
         if plain == graph:
             raise
-        found = measure(plain, stack, base=base, rank=rank)
-        report(f"measured as if nothing were compiled: {error.message.splitlines()[0]}")
-        return found
+        measured = measure(plain, stack, base=base, rank=rank)
+        span = next(op.span for op in graph.setup if isinstance(op, CompileModules))
+        return measured, (Failure(rank, error.message, span, _COMPILED_HELP),)
 
 
 def _divided(graph: Graph, shapes: dict[str, tuple[int, ...]]) -> dict[MeshDim, tuple[int, ...]]:

@@ -77,6 +77,7 @@ def leave_untraced(module: nn.Module) -> None:
 
 
 _SHARE, _COMPUTES, _UNTRACED = "_planc_share", "_planc_computes", "_planc_untraced"
+_PLACED = "_planc_placed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +167,8 @@ def _local_parameter(name: str) -> property:
 
 @contextmanager
 def _computing(module: nn.Module) -> Iterator[None]:
-    if torch.compiler.is_compiling():
-        # `local_parameters` has put the parts in place.
+    if torch.compiler.is_compiling() or _PLACED in vars(module):
+        # `local_parameters` has put the parts in place, also for what compiled code leaves out.
         yield
         return
     vars(module)[_COMPUTES] = True
@@ -189,11 +190,13 @@ def local_parameters(inside: nn.Module) -> Iterator[None]:
     for module in sharded:
         share: _Share = vars(module)[_SHARE]
         module._parameters.update({name: share.of(name, one) for name, one in module._parameters.items()})  # type: ignore[misc]
+        vars(module)[_PLACED] = True
     try:
         yield
     finally:
         for module, parameters in zip(sharded, distributed, strict=True):
             module._parameters.update(parameters)
+            del vars(module)[_PLACED]
 
 
 class _OnFirstRank(torch.autograd.Function):
