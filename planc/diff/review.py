@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from planc.diagnostics import Diagnostic, Severity, has_errors
 from planc.diff.difference import Group, PlanDiff
-from planc.diff.markdown import escape, render_markdown
 from planc.diff.side import Side
-from planc.diff.text import finding_line
+from planc.diff.text import escape, finding_line, render_markdown
 from planc.figures import needs
 from planc.figures import plan as of_plan
 from planc.record import record

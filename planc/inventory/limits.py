@@ -1,8 +1,11 @@
-"""Size limits beyond every real model."""
+"""Refusals of models: sizes beyond every real one, and configs that require remote code."""
 
 from __future__ import annotations
 
-from planc.inventory.files import InventoryError
+from pathlib import Path
+
+from planc.hub.remote_code import code_asked_for
+from planc.inventory.files import InventoryError, parse_json
 from planc.inventory.schema import Inventory
 
 MAX_ELEMENTS = 2**42
@@ -20,3 +23,13 @@ def require_possible(inventory: Inventory, *, origin: str) -> Inventory:
                     help="correct the sizes in config.json",
                 )
     return inventory
+
+
+def refuse_remote_code(content: bytes, *, path: Path) -> None:
+    """InventoryError if the config.json with this content, at `path`, requires remote code."""
+    raw = parse_json(content, name=str(path))
+    if isinstance(raw, dict) and (key := code_asked_for(raw)) is not None:
+        raise InventoryError(
+            f'{path} requires remote code ("{key}")',
+            help=f"planc runs no remote code: use a model that transformers implements, and remove {key}",
+        )

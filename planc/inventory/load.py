@@ -22,8 +22,7 @@ from planc.inventory.files import (
     read_regular_file,
     write_atomically,
 )
-from planc.inventory.limits import require_possible
-from planc.inventory.refused_code import refuse_remote_code
+from planc.inventory.limits import refuse_remote_code, require_possible
 from planc.inventory.rope import Rope, rope_of
 from planc.inventory.schema import Inventory
 from planc.inventory.versions import probe_versions

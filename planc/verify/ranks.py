@@ -28,7 +28,7 @@ from planc.runtime.observer import Observer, StepMetrics, Together
 from planc.runtime.process import read_launch
 from planc.runtime.ranks.reads import Entry
 from planc.runtime.ranks.statements import Statements
-from planc.runtime.torch.agreement import texts
+from planc.runtime.torch.agreement import agree
 from planc.runtime.torch.backend import TorchBackend
 from planc.runtime.torch.checkpoint.tensors import named_packings, named_tensors, training_state
 from planc.runtime.torch.dispatch import State
@@ -233,7 +233,7 @@ def of_all_stages(state: State, found: Mapping[str, str]) -> dict[str, str]:
     pipeline = state.get(Pipeline)
     if pipeline is None:
         return dict(found)
-    parts = texts.gather(json.dumps(dict(found)), group=pipeline.activations)
+    parts = agree.gather(json.dumps(dict(found)), group=pipeline.activations)
     return {name: one for part in parts for name, one in json.loads(part).items()}
 
 

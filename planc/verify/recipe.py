@@ -1,4 +1,4 @@
-"""The training that a plan defines, without its distribution over ranks; and how much of it is run."""
+"""The training that a plan defines, without its ranks: how much of it is run, and on which small data."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from planc.data_sources.kinds import (
     PairsSource,
 )
 from planc.extend.reference import Extension
+from planc.graph import ops
 from planc.graph.graph import Graph
-from planc.graph.ops import CompileModules
+from planc.graph.ops import CompileModules, OpenData
 from planc.inventory.routers import routers
 from planc.plan.adapter import Lora
 from planc.plan.balance import Layers, Over, balance_loss, bias_update, is_balanced
@@ -265,3 +266,37 @@ def patience(graph: Graph) -> int:
     """Seconds for which a rank waits for another, longer where each compiles for itself."""
     compiles = any(isinstance(op, CompileModules) for op in graph.setup)
     return 360 if compiles else 60
+
+
+def given_tokens(op: OpenData, recipe: Recipe, *, padding: int | None, start: int | None) -> OpenData:
+    """The op with the tokens of the small model that no text has, and its images."""
+    match op:
+        case ops.OpenLabeledData() | ops.OpenMatchedData():
+            return replace(op, padding_id=padding)
+        case ops.OpenMappedData():
+            assert padding is not None and start is not None, "an encoder-decoder has both"
+            return replace(op, padding_id=padding, start_id=start)
+        case ops.OpenImageData():
+            images = recipe.data.images
+            assert images is not None, "the small model sees images too"
+            return replace(op, path=images.path, token=images.token, shape=images.shape)
+        case _:
+            return op
+
+
+def short_data(op: OpenData, recipe: Recipe, times: int, vocab_size: int) -> OpenData:
+    """The op with `times` micro-batches per step."""
+    micro_batch = small_micro_batch(op.micro_batch, recipe.loss)
+    return replace(
+        op,
+        source=recipe.data.source,
+        tokenizer="bytes",
+        end_of_document=None,
+        held_out="",
+        epochs="",
+        begin_of_document=None,
+        sequence_length=min(SEQUENCE_LENGTH, op.sequence_length),
+        vocab_size=vocab_size,
+        micro_batch=micro_batch,
+        global_batch=micro_batch * times,
+    )

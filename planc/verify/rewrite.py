@@ -34,11 +34,12 @@ from planc.verify.recipe import (
     SCHEDULE_STEPS,
     SEQUENCE_LENGTH,
     Recipe,
+    given_tokens,
     patience,
     raised_rate,
     robust,
+    short_data,
 )
-from planc.verify.short_data import given_tokens, short_data
 from planc.verify.twin import Renaming
 from planc.vocab import DType, MeshDim, PackedShard, Placement
 

@@ -14,9 +14,8 @@ from planc.diagnostics import Code
 from planc.diff.differ import diff
 from planc.diff.difference import Action, Change, Group, PlanDiff
 from planc.diff.machine import render_diff_json
-from planc.diff.markdown import render_markdown
 from planc.diff.side import Side, side_of
-from planc.diff.text import render_text
+from planc.diff.text import render_markdown, render_text
 from planc.graph.op import Op
 from planc.source import SourceFile
 from tests.plans import FULL, PLANS

@@ -17,7 +17,7 @@ from planc.diagnostics.diagnostic import Label
 from planc.diagnostics.formats import FORMATS
 from planc.diagnostics.human import HumanRenderer
 from planc.diagnostics.report import PlanFindings, Report
-from planc.diff.markdown import escape
+from planc.diff.text import escape
 from planc.outgoing import MAX_MESSAGE, guard, write_commands
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.data.errors import DataError

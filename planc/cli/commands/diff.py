@@ -21,10 +21,9 @@ from planc.diagnostics import has_errors
 from planc.diff.differ import diff
 from planc.diff.difference import Action, Group, PlanDiff
 from planc.diff.machine import render_diff_json
-from planc.diff.markdown import render_markdown
 from planc.diff.resources import UNKNOWN
 from planc.diff.side import Side
-from planc.diff.text import render_text
+from planc.diff.text import render_markdown, render_text
 from planc.tables import printable
 
 DESCRIPTION = """\

@@ -15,8 +15,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from planc.inventory.config_limits import fields_of, line_of
 from planc.inventory.files import CONFIG_NAME, InventoryError, parse_json
+from planc.inventory.limits import refuse_remote_code
 from planc.inventory.probe.image_probe import encoder_of
-from planc.inventory.refused_code import refuse_remote_code
 from planc.inventory.schema import ImageEncoder
 from planc.modeling.language_part import language_config, language_part, sees_images
 from planc.modeling.own_class import config_of

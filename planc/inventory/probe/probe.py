@@ -55,8 +55,7 @@ from planc.inventory.probe.model_class import read_model_class
 from planc.inventory.probe.output_uses import OutputUses
 from planc.inventory.probe.outside_probe import needing_all_tokens, read_by_layers
 from planc.inventory.probe.own_code_probe import with_own_codes
-from planc.inventory.probe.own_model import own_attentions_of
-from planc.inventory.probe.own_start import unset_of
+from planc.inventory.probe.own_model import own_attentions_of, unset_of
 from planc.inventory.probe.own_steps import steady_attentions_of
 from planc.inventory.probe.position_probe import positions_of
 from planc.inventory.probe.random_probe import randomness_of

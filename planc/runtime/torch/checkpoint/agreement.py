@@ -14,7 +14,7 @@ from planc.runtime.checkpoint_format.errors import (
     CorruptCheckpointError,
 )
 from planc.runtime.errors import STOPS
-from planc.runtime.torch.agreement.texts import broadcast, gather, gather_on_first, rank
+from planc.runtime.torch.agreement.agree import broadcast, gather, gather_on_first, rank
 
 _ERRORS: dict[str, type[CheckpointError]] = {
     kind.__name__: kind for kind in (CheckpointError, CheckpointStorageError, CorruptCheckpointError)

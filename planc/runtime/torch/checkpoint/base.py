@@ -12,7 +12,7 @@ from planc.runtime.checkpoint_format.manifest import Base, Manifest, WholeTensor
 from planc.runtime.checkpoint_format.records import ElementType, FileEntry
 from planc.runtime.errors import RunError
 from planc.runtime.model_files import weight_names
-from planc.runtime.torch.agreement.texts import rank, world_size
+from planc.runtime.torch.agreement.agree import rank, world_size
 from planc.runtime.torch.checkpoint.agreement import through_coordinator
 from planc.runtime.torch.checkpoint.background_saving import Checkpoints
 from planc.runtime.torch.checkpoint.errors import run_errors

@@ -21,7 +21,7 @@ from planc.runtime.checkpoint_format.verify import (
     verify_parts,
     verify_plan,
 )
-from planc.runtime.torch.agreement.texts import rank, world_size
+from planc.runtime.torch.agreement.agree import rank, world_size
 from planc.runtime.torch.checkpoint.agreement import from_coordinator, require_on_all
 from planc.runtime.torch.checkpoint.chunks import ChunkReader, copy_common, is_overlap
 from planc.runtime.torch.checkpoint.planning import Blocks

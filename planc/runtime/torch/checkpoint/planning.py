@@ -23,7 +23,7 @@ from planc.runtime.checkpoint_format.grid import Box, Grid, GridError, grid_of
 from planc.runtime.checkpoint_format.manifest import Contents, TensorEntry
 from planc.runtime.checkpoint_format.part import Chunk, chunks_of
 from planc.runtime.checkpoint_format.records import ElementType
-from planc.runtime.torch.agreement.texts import gather, rank
+from planc.runtime.torch.agreement.agree import gather, rank
 from planc.runtime.torch.checkpoint.agreement import through_coordinator
 from planc.runtime.torch.checkpoint.tensors import element_type
 from planc.runtime.torch.parallel.blocks import Slices, blocks

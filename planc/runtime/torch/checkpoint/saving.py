@@ -25,7 +25,7 @@ from planc.runtime.checkpoint_format.manifest import (
 )
 from planc.runtime.checkpoint_format.part_files import write_part
 from planc.runtime.files.best_effort import BestEffort
-from planc.runtime.torch.agreement.texts import rank
+from planc.runtime.torch.agreement.agree import rank
 from planc.runtime.torch.checkpoint.agreement import from_coordinator, through_coordinator
 from planc.runtime.torch.checkpoint.planning import SavePlan, plan_save
 from planc.runtime.torch.checkpoint.tensors import TrainingState, named_packings, named_tensors

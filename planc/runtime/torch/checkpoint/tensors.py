@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from planc.optimizers import OPTIMIZERS
 from planc.runtime.checkpoint_format.errors import CheckpointError
 from planc.runtime.checkpoint_format.manifest import Base, Manifest
-from planc.runtime.torch.agreement.texts import gather
+from planc.runtime.torch.agreement.agree import gather
 from planc.runtime.torch.parallel.local_parts import kept_like, local_of
 from planc.runtime.torch.parallel.packing import Packing, packed_parameters
 from planc.runtime.torch.parallel.pipeline import Pipeline

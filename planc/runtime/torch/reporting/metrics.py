@@ -20,8 +20,7 @@ from planc.runtime.observer import SourceMetrics, Step, StepMetrics
 from planc.runtime.process import Launch
 from planc.runtime.torch.copies import Arrival
 from planc.runtime.torch.parallel.mesh import Mesh
-from planc.runtime.torch.reporting.instruments import Instruments
-from planc.runtime.torch.reporting.line import Line
+from planc.runtime.torch.reporting.instruments import Instruments, Line
 from planc.runtime.torch.reporting.readers import Readers
 from planc.runtime.torch.run import Run
 from planc.runtime.torch.state import Batch, Data, Evaluations, History, Schedule, Verdict

@@ -20,8 +20,7 @@ from planc.runtime.errors import RunError
 from planc.runtime.extensions import arguments_of, load_extension
 from planc.runtime.interpreter import Position
 from planc.runtime.torch import private
-from planc.runtime.torch.agreement.agree import agreed
-from planc.runtime.torch.agreement.texts import gather
+from planc.runtime.torch.agreement.agree import agreed, gather
 from planc.runtime.torch.checkpoint.ops import callbacks_digest
 from planc.runtime.torch.checkpoint.tensors import outline_of_all_stages
 from planc.runtime.torch.extensions.trials import result_and_note, show

@@ -15,7 +15,7 @@ from planc.runtime.observer import Evaluation, Step
 from planc.runtime.torch.extensions.trials import RefusedError
 from planc.runtime.torch.parallel.collectives import NoCollectives
 from planc.runtime.torch.reporting.given_tensors import MadeUpTensors, Outline
-from planc.runtime.torch.reporting.reading import call_callback, call_metric
+from planc.runtime.torch.reporting.readers import call_callback, call_metric
 
 _NUM_STEPS = 3
 

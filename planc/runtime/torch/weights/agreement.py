@@ -21,8 +21,7 @@ from planc.hub.names import model_folder
 from planc.runtime.errors import RunError
 from planc.runtime.model_files import weight_files
 from planc.runtime.numerics import MAX_NAMED
-from planc.runtime.torch.agreement.agree import agreed
-from planc.runtime.torch.agreement.texts import gather
+from planc.runtime.torch.agreement.agree import agreed, gather
 from planc.runtime.torch.dtypes import TORCH_DTYPES
 from planc.runtime.torch.parallel.blocks import Slices, blocks
 from planc.runtime.torch.parallel.packing import Packing, packed_parameters

@@ -24,8 +24,8 @@ from planc.runtime.errors import RunError
 from planc.runtime.interpreter import Position
 from planc.runtime.model_files import config_digest
 from planc.runtime.run_directory import export_folder
+from planc.runtime.torch.agreement.agree import rank, world_size
 from planc.runtime.torch.agreement.stopping import Stopping
-from planc.runtime.torch.agreement.texts import rank, world_size
 from planc.runtime.torch.checkpoint.agreement import from_coordinator, require_on_all
 from planc.runtime.torch.checkpoint.background_saving import Checkpoints
 from planc.runtime.torch.checkpoint.errors import run_errors

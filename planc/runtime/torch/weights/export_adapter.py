@@ -9,7 +9,7 @@ from planc.graph.ops import AttachAdapters, ExportAdapter
 from planc.hub.names import is_hub, parse_hub
 from planc.runtime.interpreter import Position
 from planc.runtime.run_directory import export_folder
-from planc.runtime.torch.agreement.texts import rank
+from planc.runtime.torch.agreement.agree import rank
 from planc.runtime.torch.checkpoint.agreement import from_coordinator
 from planc.runtime.torch.checkpoint.errors import run_errors
 from planc.runtime.torch.parallel.pipeline import Pipeline
