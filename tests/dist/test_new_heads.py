@@ -7,6 +7,8 @@ weights of the files, and with those that planc drew for the head.
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,7 @@ from torch import Tensor
 from transformers import AutoModelForSequenceClassification
 
 from planc.api import check_plan
-from planc.runtime.errors import RunError
-from tests.dist.pool import RankError
+from planc.graph.graph import Graph
 from tests.dist.task_plan import MESHES
 from tests.dist.test_classifier_training import (
     NUM_LABELS,
@@ -33,6 +34,7 @@ from tests.dist.test_classifier_training import (
     write_plan,
     write_rows,
 )
+from tests.patience import WAIT_SECONDS
 from tests.plans import PLANS
 
 POOLER = ("bert.pooler.dense.weight", "bert.pooler.dense.bias")
@@ -153,9 +155,14 @@ def test_a_frozen_base_leaves_the_new_head_to_checkpoints(tmp_path: Path) -> Non
 def test_the_plan_states_what_is_new(plan: Path) -> None:
     graph = graph_of(plan)
     (build,) = (op for op in graph.setup if op.name == "model.build_classifier")
-    (load,) = (op for op in graph.setup if op.name == "weights.load_base")
     assert build.labels == NUM_LABELS  # type: ignore[attr-defined]
-    assert load.new == head_of(plan)  # type: ignore[attr-defined]
+    assert load_of(graph).new == head_of(plan)
+
+
+def load_of(graph: Graph) -> Any:
+    """The op that reads the files."""
+    (load,) = (op for op in graph.setup if op.name == "weights.load_base")
+    return load
 
 
 def test_the_head_of_another_task_is_refused(tmp_path: Path) -> None:
@@ -171,5 +178,13 @@ def test_a_base_that_lacks_more_than_the_head_is_refused(tmp_path: Path) -> None
     path = written(tmp_path, "without a head")
     file = tmp_path / "model" / "model.safetensors"
     save_file({name: one for name, one in load_file(file).items() if "pooler" not in name}, file)
-    with pytest.raises((RankError, RunError), match=r"missing bert\.pooler\.dense"):
-        trained(path, run_folder=tmp_path / "run")
+    command = [sys.executable, "-m", "planc", "run", str(path), "--run-dir", str(tmp_path / "run")]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False)
+    assert refused.returncode == 2
+    assert "missing bert.pooler.dense.weight, bert.pooler.dense.bias" in refused.stderr
+    assert 'help: write `"architectures": ["BertForMaskedLM"]` in ' in refused.stderr
+    # What the help says trains.
+    config = tmp_path / "model" / "config.json"
+    config.write_text(config.read_text().replace("BertModel", "BertForMaskedLM"))
+    assert load_of(graph_of(path)).new == (*POOLER, *CLASSIFIER)
+    assert trained(path, run_folder=tmp_path / "mended")[0].final

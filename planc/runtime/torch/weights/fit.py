@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from transformers import PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from planc.runtime.errors import RunError
 from planc.runtime.torch.weights.conversion import Conversion, to_checkpoint, to_model
@@ -93,8 +94,17 @@ def refuse_misfit(
         )
     raise RunError(
         f"the weights in {folder} do not fit the model: {'; '.join(problems)}",
-        help="check that config.json and the safetensors files belong to the same model",
+        help=_help(model, folder, lacking={*model.state_dict()} - {*conversion.views, *aliases}),
     )
+
+
+def _help(model: PreTrainedModel, folder: Path, *, lacking: Set[str]) -> str:
+    """The words for what to do. A pooler alone is lacking where the files hold an embedding's export."""
+    masked = MODEL_FOR_MASKED_LM_MAPPING_NAMES.get(model.config.model_type)
+    if masked and lacking and all(".pooler." in name for name in lacking):
+        line = f'"architectures": ["{masked}"]'
+        return f"write `{line}` in {folder}/config.json for a new pooler: files of embeddings have none"
+    return "check that config.json and the safetensors files belong to the same model"
 
 
 def _part_in_the_way(
