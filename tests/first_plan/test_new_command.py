@@ -246,6 +246,16 @@ def test_positions_that_no_token_has_are_not_counted(folder: Path) -> None:
     assert "sequence_length = 64\n" in (folder / "new.plan").read_text(encoding="utf-8")
 
 
+def test_texts_that_are_ignored_are_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Negatives of an embedding are none of its texts. A number of a row is nobody's text."""
+    row = {"query": "a", "positive": "b", "negative": "c", "id": 3}
+    (folder / "rows.jsonl").write_text(f"{json.dumps(row)}\n", encoding="utf-8")
+    given = ("--gpus", "1", "--gpu", "cpu", "--for", "embedding", "--data", "rows.jsonl")
+    assert main(["new", "tiny-bert", *given, "-o", "new.plan"]) == 0
+    assert 'ignore = ["negative", "id"]' in (folder / "new.plan").read_text(encoding="utf-8")
+    assert "planc: note: `negative` of the rows is not trained on: " in capsys.readouterr().err
+
+
 def test_the_least_of_a_rank_has_its_name(folder: Path) -> None:
     (folder / "rows.jsonl").write_text('{"query": "a", "positive": "b"}\n', encoding="utf-8")
     given = ("--gpus", "1", "--gpu", "cpu", "--for", "embedding", "--data", "rows.jsonl")

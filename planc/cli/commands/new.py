@@ -14,7 +14,14 @@ from planc.cli.support import shipped
 from planc.cli.support.data_files import DataFiles, counted, data_files, default_data
 from planc.cli.support.deep import read_data
 from planc.cli.support.exits import CLEAN, FINDINGS, UsageError, needs
-from planc.cli.support.first_notes import ask, can_ask, findings_by_flag, missing_files, scarce_data
+from planc.cli.support.first_notes import (
+    ask,
+    can_ask,
+    findings_by_flag,
+    ignored_texts,
+    missing_files,
+    scarce_data,
+)
 from planc.cli.support.next_commands import next_commands
 from planc.cli.support.options import positive_number, unknown_device
 from planc.cli.support.purposes import LISTED, purpose_of, require_task
@@ -136,7 +143,11 @@ def run(arguments: Namespace) -> int:
     for path in model.write(output.parent):
         print(f"planc: wrote {path}", file=sys.stderr)
     print(f"planc: wrote {output}, which passed `check`", file=sys.stderr)
-    notes = (*missing_files(model, brief, tokenizer, data), *scarce_data(written.checked, brief, data))
+    notes = (
+        *missing_files(model, brief, tokenizer, data),
+        *ignored_texts(data),
+        *scarce_data(written.checked, brief, data),
+    )
     for note in (
         *notes,
         *(diagnostic.primary.text for diagnostic in checked.diagnostics if diagnostic.code is QUESTIONABLE),

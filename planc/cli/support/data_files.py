@@ -69,6 +69,8 @@ class DataFiles:
     """The key of a row's classes; empty for rows without."""
     is_rendered: bool = False
     """Whether a chat template renders the rows."""
+    ignored: tuple[str, ...] = ()
+    """The keys of texts in the first row that the source ignores."""
     num_classes: int = 0
     class_names: tuple[str, ...] = ()
 
@@ -116,12 +118,14 @@ def data_files(text: str, *, folder: Path, purpose: Purpose) -> DataFiles:
     is_rendered = rows.has_messages and not isinstance(row.get("chosen"), str)
     if rows is Rows.PREFERENCES and not is_rendered:
         arguments.append("template = none")
-    if others and rows in _READ:
-        arguments.append(f"ignore = [{', '.join(map(quoted, others))}]")
+    ignored = others if rows in _READ else ()
+    if ignored:
+        arguments.append(f"ignore = [{', '.join(map(quoted, ignored))}]")
     if "label" in _KEYS[rows] and not paths:
         raise UsageError("the classes are those of the rows: name files that are there with --data")
     source = call(rows.call, [written, *arguments])
-    return DataFiles(source, paths, size, True, keys.get("label", ""), is_rendered)
+    texts = tuple(key for key in ignored if isinstance(row[key], str | list))
+    return DataFiles(source, paths, size, True, keys.get("label", ""), is_rendered, texts)
 
 
 def counted(data: DataFiles) -> DataFiles:

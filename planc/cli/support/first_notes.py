@@ -31,6 +31,14 @@ def missing_files(model: NamedModel, brief: Brief, tokenizer: Path | None, data:
         yield f"no file matches {data.call}: put data there"
 
 
+def ignored_texts(data: DataFiles) -> Iterator[str]:
+    """The texts of rows that the source ignores, such as negatives of an embedding."""
+    if data.ignored:
+        names = ", ".join(f"`{key}`" for key in data.ignored)
+        verb = "is" if len(data.ignored) == 1 else "are"
+        yield f"{names} of the rows {verb} not trained on: the source reads no such text, and ignores it"
+
+
 def scarce_data(checked: Checked, brief: Brief, data: DataFiles) -> Iterator[str]:
     """A step that takes more than the data have."""
     if checked.bound is None or not data.num_files:
