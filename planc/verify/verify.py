@@ -300,11 +300,14 @@ def _resumed(
 
 
 def cause(error: Exception) -> str:
-    """The line of a rank's traceback that names the op, or the last one."""
+    """The line of a rank's traceback that names the op, and its next after a colon; or the last line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     named = [line for line in lines if "in op `" in line]
     own = [line for line in named if "gloo" not in line and "Connection closed" not in line]
-    return (own or named or lines[-1:] or [type(error).__name__])[0][:300]
+    first = (own or named or lines[-1:] or [type(error).__name__])[0]
+    # torch.compile's error has its cause on a line of its own.
+    rest = lines[lines.index(first) + 1 :][:1] if first.endswith(":") else []
+    return " ".join((first, *rest))[:300]
 
 
 def _with_clip(graph: Graph, max_norm: float | None) -> Graph:

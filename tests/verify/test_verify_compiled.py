@@ -20,8 +20,9 @@ from planc.runtime.torch.dispatch import State
 from planc.runtime.torch.weights.weights import move_buffers
 from planc.source import SourceFile
 from planc.styles.modules import RULES
+from planc.verify.pool import RankError
 from planc.verify.shrink import shrink
-from planc.verify.verify import compared, prepare, run_plan, verify
+from planc.verify.verify import cause, compared, prepare, run_plan, verify
 from planc.vocab import DType
 from tests.plans import PLANS
 from tests.slow import slow_except
@@ -203,3 +204,15 @@ def test_buffers_stay_where_a_module_computes() -> None:
     assert {buffer.device.type for buffer in model.buffers()} == {"meta"}
     assert {parameter.device.type for parameter in model.parameters()} == {"cpu"}
     assert model[0].running_mean is not None and model[0].running_mean.shape == (4,)
+
+
+def test_the_cause_of_torch_compiles_error_is_kept() -> None:
+    error = RankError(
+        "Traceback:\n  File x\n"
+        "OpFailure: BackendCompilerFailed in op `forward` (rank 0): backend='inductor' raised:\n"
+        "CppCompileError: C++ compile error\n\nCommand:\ng++ x\n"
+    )
+    assert cause(error) == (
+        "OpFailure: BackendCompilerFailed in op `forward` (rank 0): backend='inductor' raised: "
+        "CppCompileError: C++ compile error"
+    )
