@@ -163,6 +163,7 @@ AXES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "compile": {
         "none": (),
         "layers": ("compile: backend = aot_eager", 'compile: "LAYERS" -> region'),
+        "layers by inductor": ('compile: "LAYERS" -> region',),
         "a part of layers": ("compile: backend = aot_eager", 'compile: "PART" -> region'),
         "layers with breaks": (
             *("compile: backend = aot_eager", "compile: fullgraph = false", 'compile: "LAYERS" -> region'),
