@@ -226,11 +226,12 @@ def test_cudnn_takes_heads_that_are_not_grouped(
     kv_heads: int, window: int | None, taken: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[bool] = []
+    prefers_cudnn = plain.prefers_cudnn
 
     def prefers(query: Tensor, *, value: Tensor, has_mask: bool) -> bool:
         with monkeypatch.context() as patches:
             patches.setattr(plain, "_choice", lambda *arguments: asked.append(arguments[-1]) or True)
-            return plain.prefers_cudnn(query.to("meta"), value=value.to("meta"), has_mask=has_mask)
+            return prefers_cudnn(query.to("meta"), value=value.to("meta"), has_mask=has_mask)
 
     efficient(monkeypatch)
     monkeypatch.setattr(plain, "prefers_cudnn", prefers)
