@@ -107,7 +107,7 @@ def test_ranks_with_different_run_folders_end_before_the_model_is_built(
         assert f": it has {tmp_path / 'run-1'} on " in outcome.stderr
         assert "help: give every rank the same --run-dir" in outcome.stderr
         assert "model:" not in outcome.stdout
-    assert [path.name for path in (tmp_path / "run-0").iterdir()] == ["status.json"]
+    assert sorted(path.name for path in (tmp_path / "run-0").iterdir()) == [".lock", "status.json"]
     assert json.loads((tmp_path / "run-0" / "status.json").read_text())["exit_code"] == 4
     assert not (tmp_path / "run-1").exists()
 

@@ -40,7 +40,7 @@ class Held:
 def wide_workspace(workspace: Path) -> Path:
     """The workspace with a model wide enough that blocks of 512 bytes do not show."""
     folder = workspace / WIDE
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     sizes = {"hidden_size": 256, "intermediate_size": 704, "vocab_size": 4096, "head_dim": 32}
     config = {**MODELS["llama"], **sizes, "num_hidden_layers": 4}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
